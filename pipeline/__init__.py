@@ -1,0 +1,15 @@
+"""Corpus to batches. Imports nothing of ours and no torch: an actor starts small.
+
+Offline, once per corpus:
+    corpus.py      files of text               -> tasks, documents, rejects
+    tokenizer.py   text                        -> token ids, and back
+    store.py       token ids                   -> Arrow parts + manifest, and back
+    build.py       tasks                       -> a store (build_actor.py: the same in Ray actors)
+
+Online, every step:
+    order.py       (seed, epoch, index)        -> which document
+    rows.py        lengths + RowsState         -> what every row reads at a step + RowsState (pure)
+    batch.py       what the rows read          -> Batch
+    server.py      store + RowsState           -> batches (server_actor.py: the same behind Ray)
+    client.py      served blocks               -> the trainer's loop, one batch a step
+"""

@@ -1,0 +1,1 @@
+"""The loop, checkpoints, evaluation and tracking: the only folder that knows both model and pipeline."""

@@ -1,0 +1,5 @@
+"""The one family of errors for a run that was asked for wrongly."""
+
+
+class ConfigError(ValueError):
+    """A setting cannot be used; the message names the key, and `longrow` exits with 2."""

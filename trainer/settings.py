@@ -1,0 +1,181 @@
+"""What a run may be told about training: frozen, checked once, never changed.
+
+Each class is one section of the run's TOML file (jobs/config.py puts them together).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trainer.errors import ConfigError
+
+
+def _require(holds: bool, message: str) -> None:  # noqa: FBT001
+    if not holds:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSettings:
+    """How the steps are taken.
+
+    Attributes:
+        steps: Optimizer steps of the whole run.
+        precision: Arithmetic of matrix products; softmax, loss and weights stay float32.
+        accumulation: Pieces, by rows, in which a rank computes one step; each has its own memory.
+        threads: Torch threads of a worker; 0 shares the machine's cores among the workers.
+        log_every: Steps between two progress lines (every step is in metrics.jsonl).
+        deterministic: Torch's deterministic algorithms: on a GPU, bit-exact resumes for some speed.
+    """
+
+    steps: int = 1_000
+    precision: Literal["fp32", "bf16"] = "fp32"
+    accumulation: int = 1
+    threads: int = 0
+    log_every: int = 10
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        _require(self.steps > 0, f"trainer.steps = {self.steps} must be above 0.")
+        _require(
+            self.accumulation > 0, f"trainer.accumulation = {self.accumulation} must be above 0."
+        )
+        _require(self.threads >= 0, f"trainer.threads = {self.threads} must not be negative.")
+        _require(self.log_every > 0, f"trainer.log_every = {self.log_every} must be above 0.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSettings:
+    """AdamW with linear warm-up and cosine decay.
+
+    Attributes:
+        learning_rate: Peak, reached at the end of the warm-up.
+        warmup_steps: Steps from 0 to the peak.
+        final_ratio: Learning rate at the last step, as a part of the peak.
+        betas: AdamW's decay rates of the two moments.
+        epsilon: AdamW's epsilon.
+        weight_decay: Of matrices; biases, gains and embeddings are not decayed.
+        clip: Largest global gradient norm; 0 never clips.
+    """
+
+    learning_rate: float = 2.5e-4
+    warmup_steps: int = 100
+    final_ratio: float = 0.05
+    betas: tuple[float, float] = (0.9, 0.98)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+    clip: float = 0.25
+
+    def __post_init__(self) -> None:
+        _require(
+            self.learning_rate > 0,
+            f"optimizer.learning_rate = {self.learning_rate} must be above 0.",
+        )
+        _require(
+            self.warmup_steps >= 0,
+            f"optimizer.warmup_steps = {self.warmup_steps} must not be negative.",
+        )
+        _require(
+            0 <= self.final_ratio <= 1,
+            f"optimizer.final_ratio = {self.final_ratio} must lie between 0 and 1.",
+        )
+        _require(
+            all(0 <= beta < 1 for beta in self.betas),
+            f"optimizer.betas = {list(self.betas)} must lie in [0, 1).",
+        )
+        _require(self.epsilon > 0, f"optimizer.epsilon = {self.epsilon} must be above 0.")
+        _require(
+            self.weight_decay >= 0,
+            f"optimizer.weight_decay = {self.weight_decay} must not be negative.",
+        )
+        _require(self.clip >= 0, f"optimizer.clip = {self.clip} must not be negative.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateSettings:
+    """How the held-out documents are scored.
+
+    Attributes:
+        every: Steps between two evaluations during training; 0 evaluates at the end only.
+        rows: Rows of the evaluation batch, of all workers together; 0 takes those of training.
+        segment: Tokens a row reads at a time; 0 takes the segment of training.
+        memory: Memory lengths to score with at the end of a run; empty takes the model's and 0.
+    """
+
+    every: int = 0
+    rows: int = 0
+    segment: int = 0
+    memory: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("every", "rows", "segment"):
+            value = getattr(self, name)
+            _require(value >= 0, f"evaluate.{name} = {value} must not be negative.")
+        _require(
+            all(length >= 0 for length in self.memory),
+            f"evaluate.memory = {list(self.memory)} must not hold a negative length.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """When a checkpoint is written and which are kept.
+
+    Attributes:
+        every: Steps between two checkpoints; the last step and a stop always write one.
+        keep_last: Newest checkpoints to keep; at least 2, for the newest may turn out damaged.
+    """
+
+    every: int = 100
+    keep_last: int = 3
+
+    def __post_init__(self) -> None:
+        _require(self.every > 0, f"checkpoint.every = {self.every} must be above 0.")
+        _require(
+            self.keep_last >= 2, f"checkpoint.keep_last = {self.keep_last} must be at least 2."
+        )  # noqa: PLR2004
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingSettings:
+    """Where MLflow records the run.
+
+    Attributes:
+        uri: MLflow's tracking address; empty takes MLFLOW_TRACKING_URI, else a SQLite file beside
+            the runs.
+        experiment: The experiment the run belongs to.
+    """
+
+    uri: str = ""
+    experiment: str = "longrow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """Where the workers run.
+
+    Attributes:
+        launcher: `ray` starts the workers by Ray Train; `local` trains in this process, or as the
+            rank that torchrun's environment names, with no Ray.
+        workers: World size under `ray`.
+        address: A Ray cluster to join; empty starts one on this machine for the run.
+        serving: Batches come from a Ray actor a rank, or are read in the worker; both are equal.
+        gpus: A GPU for each worker; the default takes them if the cluster has enough.
+        retries: Deaths of workers in a row, without a checkpoint between them, before giving up.
+        hang_timeout_s: Seconds without a step before the workers are ended and started again.
+    """
+
+    launcher: Literal["ray", "local"] = "ray"
+    workers: int = 1
+    address: str = ""
+    serving: Literal["actor", "local"] = "actor"
+    gpus: Literal["auto", "yes", "no"] = "auto"
+    retries: int = 3
+    hang_timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        _require(self.workers > 0, f"cluster.workers = {self.workers} must be above 0.")
+        _require(self.retries >= 0, f"cluster.retries = {self.retries} must not be negative.")
+        _require(
+            self.hang_timeout_s > 0,
+            f"cluster.hang_timeout_s = {self.hang_timeout_s} must be above 0.",
+        )
