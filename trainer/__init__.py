@@ -1,1 +1,1 @@
-"""The loop, checkpoints, evaluation and tracking: the only folder that knows both model and pipeline."""
+"""The loop, checkpoints, evaluation, tracking: the only folder that knows model and pipeline."""

@@ -9,7 +9,7 @@ from typing import Literal
 from trainer.errors import ConfigError
 
 
-def _require(holds: bool, message: str) -> None:  # noqa: FBT001
+def _require(holds: bool, message: str) -> None:
     if not holds:
         raise ConfigError(message)
 
@@ -132,7 +132,7 @@ class CheckpointSettings:
         _require(self.every > 0, f"checkpoint.every = {self.every} must be above 0.")
         _require(
             self.keep_last >= 2, f"checkpoint.keep_last = {self.keep_last} must be at least 2."
-        )  # noqa: PLR2004
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
