@@ -31,6 +31,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from model.memory import Memory
+from pipeline.errors import DataError
 from pipeline.files import write_whole
 
 NAME = re.compile(r"step_(\d+)-a(\d+)")
@@ -38,7 +39,7 @@ MANIFEST_VERSION = 1
 POLL_S = 0.05
 
 
-class CheckpointError(ValueError):
+class CheckpointError(DataError):
     """A checkpoint cannot be read or written; the message names the file."""
 
 
@@ -247,8 +248,8 @@ def load_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Optimize
         }
 
 
-def load_memory(path: Path, rows: tuple[int, int]) -> Memory:
-    """The memory of global rows `rows`, whatever ranks wrote it, on the host.
+def load_memory(path: Path, rows: tuple[int, int], device: torch.device) -> Memory:
+    """The memory of global rows `rows`, whatever ranks wrote it.
 
     Raises:
         CheckpointError: Some of these rows are in no file.
@@ -267,7 +268,7 @@ def load_memory(path: Path, rows: tuple[int, int]) -> Memory:
         raise CheckpointError(
             f"{path} holds no memory of row {at}; rows {rows[0]} to {rows[1] - 1} were wanted."
         )
-    return Memory(states=torch.cat(states, dim=1), usable=torch.cat(usable))
+    return Memory(states=torch.cat(states, dim=1).to(device), usable=torch.cat(usable).to(device))
 
 
 def _memory_files(path: Path) -> Iterator[tuple[tuple[int, int], Path]]:

@@ -11,7 +11,8 @@ from torch import Tensor
 from model.memory import empty_memory
 from model.transformer_xl import TransformerXL
 from pipeline.batch import Batch
-from pipeline.rows import rows_of_rank
+from pipeline.errors import DataError
+from pipeline.layout import rows_of_rank
 from pipeline.server import validation_batches
 from pipeline.store import Store
 from trainer.group import Group
@@ -122,7 +123,7 @@ def evaluate(
     Returns:
         The same scores on every rank, or None if it was told to stop.
     """
-    mine = rows_of_rank(rows, group.rank, group.world_size)
+    mine = rows_of_rank(rows, rank=group.rank, world_size=group.world_size)
     nats = torch.zeros(NUM_BUCKETS, dtype=torch.float64)
     targets = torch.zeros(NUM_BUCKETS, dtype=torch.int64)
     was_training = model.training
@@ -158,6 +159,14 @@ def evaluate(
         nats=float(nats.sum()),
         nats_by_offset=tuple(nats.tolist()),
         targets_by_offset=tuple(targets.tolist()),
+    )
+
+
+def no_documents(store: str) -> DataError:
+    """The error of a store with nothing held out."""
+    return DataError(
+        f"{store} holds no validation documents: nothing was held out when it was built. Build it "
+        "again with a larger data.held_out."
     )
 
 

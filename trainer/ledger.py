@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pipeline.batch import Batch
-from pipeline.rows import RowsState
+from pipeline.rows_state import RowsState
 from trainer.group import Group
 from trainer.start import Counters
 from trainer.step import StepResult

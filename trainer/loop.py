@@ -17,7 +17,8 @@ import torch
 from pipeline.batch import Batch
 from pipeline.client import Reader, RowClient
 from pipeline.files import write_whole
-from pipeline.rows import RowsState, rows_of_rank
+from pipeline.layout import rows_of_rank
+from pipeline.rows_state import RowsState
 from pipeline.server import RowServer
 from pipeline.store import Store
 from trainer.board import Reporter, Verdict
@@ -64,7 +65,10 @@ def train(plan: TrainPlan, group: Group, reporter: Reporter, open_reader: OpenRe
     """
     try:
         store = together(group, lambda: open_store(plan))
-        mine = together(group, lambda: rows_of_rank(plan.layout.rows, group.rank, group.world_size))
+        mine = together(
+            group,
+            lambda: rows_of_rank(plan.layout.rows, rank=group.rank, world_size=group.world_size),
+        )
         attempt, checkpoint = begin_attempt(plan, group, reporter)
         torch.set_num_threads(attempt.threads)
         if plan.trainer.deterministic:
@@ -101,7 +105,7 @@ class _Rank:
         self._saved = self._told = training.step if attempt.resumed_from else -1
         self._server = RowServer(store, plan.layout)
         self._client = RowClient(
-            server=self._server,
+            self._server,
             reader=reader,
             state=training.rows,
             rows=mine,

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from model.config import ModelConfig
-from pipeline.rows import Layout
+from pipeline.layout import Layout
 from trainer.errors import ConfigError
 from trainer.settings import (
     CheckpointSettings,

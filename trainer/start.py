@@ -4,7 +4,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,12 +16,12 @@ from model.config import ModelError
 from model.memory import Memory, empty_memory
 from model.transformer_xl import TransformerXL
 from pipeline.errors import DataError
-from pipeline.rows import RowsError, RowsState
+from pipeline.layout import RowsError
+from pipeline.rows_state import RowsState
 from pipeline.server import RowServer
 from pipeline.store import Store
 from trainer.board import Reporter
 from trainer.checkpoint import (
-    CheckpointError,
     load_memory,
     load_optimizer,
     load_weights,
@@ -47,7 +47,6 @@ class GaveUpError(RuntimeError):
 REPEATABLE: dict[type[Exception], str] = {
     GaveUpError: "error",
     DataError: "data",
-    CheckpointError: "data",
     ConfigError: "config",
     ModelError: "config",
     RowsError: "config",
@@ -201,8 +200,7 @@ def restore(
         CheckpointError: It cannot be read.
         DataError: The next batch is not the one the checkpoint was about to read.
     """
-    torch.manual_seed(plan.seed)  # every rank draws the same weights
-    model = TransformerXL(replace(plan.model, vocab_size=store.vocab_size)).to(group.device)
+    model = TransformerXL(plan.model, seed=plan.seed).to(group.device)  # the same on every rank
     optimizer = make_optimizer(model, plan.optimizer)
     server = RowServer(store, plan.layout)
     if checkpoint is None:
@@ -213,7 +211,7 @@ def restore(
         check_identity(saved["identity"], plan.identity(), where=str(checkpoint))
         load_weights(checkpoint, model)
         load_optimizer(checkpoint, model, optimizer)
-        memory = load_memory(checkpoint, mine).resized(plan.model.memory).to(group.device)
+        memory = load_memory(checkpoint, mine, group.device).resized(plan.model.memory)
         rows, counters = RowsState.from_json(saved["rows"]), Counters(**saved["counters"])
         _check_next_batch(server, rows, saved, checkpoint)
     return Training(

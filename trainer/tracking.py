@@ -7,6 +7,7 @@ truth, from which a later start fills in what is missing.
 
 import json
 import os
+import tempfile
 import threading
 import time
 from collections import deque
@@ -27,6 +28,8 @@ from mlflow.entities import (
 )
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+
+from trainer.errors import ConfigError
 
 BATCH = 900  # MLflow takes at most 1,000 metrics a call
 PERIOD_S = 2.0
@@ -54,9 +57,23 @@ class CorpusInput:
     profile: dict[str, int]
 
 
-def default_uri(runs: Path) -> str:
-    """The SQLite file beside the runs."""
-    return f"sqlite:///{(runs / 'mlflow.db').resolve()}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedRun:
+    """What MLflow is told about a run.
+
+    Attributes:
+        experiment: Made where there is none of this name.
+        artifacts: Where a new experiment keeps its files; None leaves it to the server.
+        name: Of a new run.
+        params: Logged once, when the run is new.
+        tags: Set at every start.
+    """
+
+    experiment: str
+    artifacts: str | None
+    name: str
+    params: dict[str, str]
+    tags: dict[str, str]
 
 
 class Tracker:
@@ -66,69 +83,57 @@ class Tracker:
         run_id: The MLflow run.
     """
 
-    def __init__(self, client: MlflowClient, run_id: str, *, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        client: MlflowClient,
+        run_id: str,
+        newest: dict[str, int],
+        *,
+        warn: Callable[[str], None],
+    ) -> None:
+        """Begin to send; `newest` is the last step of each kind of line that MLflow holds."""
         self.run_id = run_id
         self._client = client
         self._warn = warn
         self._acts: deque[Callable[[], object]] = deque()
         self._metrics: deque[Metric] = deque()
-        self._newest: dict[str, int] = {}
+        self._newest = newest
         self._warned = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._send, name="mlflow", daemon=True)
+        self._thread.start()
 
     @classmethod
     def start(
-        cls,
-        *,
-        uri: str,
-        experiment: str,
-        artifacts: str | None,
-        run_id: str,
-        name: str,
-        params: dict[str, str],
-        tags: dict[str, str],
-        warn: Callable[[str], None],
+        cls, uri: str, run: TrackedRun, *, run_id: str, warn: Callable[[str], None]
     ) -> "Tracker":
-        """Go on with MLflow run `run_id`, or begin one where that is empty.
+        """Go on with MLflow run `run_id`, or begin `run` where that is empty.
 
         Args:
             uri: MLflow's tracking address.
-            experiment: Made where there is none of this name.
-            artifacts: Where a new experiment keeps its files; None leaves it to the server.
+            run: What MLflow is told about the run.
             run_id: The run to go on with.
-            name: Of a new run.
-            params: Logged once, when the run is new.
-            tags: Set at every start.
             warn: Takes a sentence for a person.
 
         Raises:
-            MlflowException: MLflow cannot be reached.
+            ConfigError: MLflow cannot be reached there, or does not know the run.
         """
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-        client = MlflowClient(tracking_uri=uri)
-        if not run_id:
-            found = client.get_experiment_by_name(experiment)
-            experiment_id = (
-                found.experiment_id
-                if found
-                else client.create_experiment(experiment, artifact_location=artifacts)
-            )
-            run_id = client.create_run(experiment_id, run_name=name).info.run_id
-            client.log_batch(
-                run_id, params=[Param(key, value[:PARAM_CHARS]) for key, value in params.items()]
-            )
-        client.update_run(run_id, status="RUNNING")
-        client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
-        tracker = cls(client, run_id, warn=warn)
-        tracker._begin()
-        return tracker
-
-    def _begin(self) -> None:
-        for kind, key in (("step", "train/loss"), ("evaluation", "eval/loss")):
-            history = self._client.get_metric_history(self.run_id, key)
-            self._newest[kind] = max((metric.step for metric in history), default=-1)
-        self._thread.start()
+        try:
+            client = MlflowClient(tracking_uri=uri)
+            run_id = run_id or _begin(client, run)
+            client.update_run(run_id, status="RUNNING")
+            client.log_batch(run_id, tags=[RunTag(key, value) for key, value in run.tags.items()])
+            newest = {
+                kind: max((one.step for one in client.get_metric_history(run_id, key)), default=-1)
+                for kind, key in (("step", "train/loss"), ("evaluation", "eval/loss"))
+            }
+        except (MlflowException, OSError) as error:
+            raise ConfigError(
+                f"MLflow at {uri} cannot be used: {str(error).splitlines()[0][:200]}. Start its "
+                "server, correct tracking.uri, or leave it empty for a file beside the runs."
+            ) from error
+        return cls(client, run_id, newest, warn=warn)
 
     def line(self, line: dict[str, Any]) -> None:
         """Log a metric line; a step that MLflow holds already is left out."""
@@ -147,9 +152,20 @@ class Tracker:
         """Log a file as an artifact."""
         self._acts.append(lambda: self._client.log_artifact(self.run_id, str(path), folder))
 
-    def tag(self, key: str, value: str) -> None:
-        """Set a tag."""
-        self._acts.append(lambda: self._client.set_tag(self.run_id, key, value))
+    def text(self, name: str, text: str) -> None:
+        """Log a text as an artifact."""
+        self._acts.append(lambda: self._client.log_text(self.run_id, text, name))
+
+    def bytes(self, name: str, data: bytes) -> None:
+        """Log bytes as an artifact."""
+
+        def act() -> None:
+            with tempfile.TemporaryDirectory(prefix="lr-") as folder:
+                path = Path(folder) / name
+                path.write_bytes(data)
+                self._client.log_artifact(self.run_id, str(path))
+
+        self._acts.append(act)
 
     def table(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
         """Log rows as a table that the run's page shows."""
@@ -176,11 +192,11 @@ class Tracker:
         ]
         self._acts.append(lambda: self._client.log_inputs(self.run_id, datasets=entries))
 
-    def checkpoint(self, *, name: str, step: int, uri: str, metrics: dict[str, float]) -> None:
-        """Log a checkpoint as a model of the run: where it is, its step and its scores."""
-        self._acts.append(lambda: self._log_checkpoint(name, step, uri, metrics))
+    def checkpoint(self, *, name: str, step: int, uri: str) -> None:
+        """Log a checkpoint as a model of the run: where it is and its step."""
+        self._acts.append(lambda: self._log_checkpoint(name, step, uri))
 
-    def _log_checkpoint(self, name: str, step: int, uri: str, metrics: dict[str, float]) -> None:
+    def _log_checkpoint(self, name: str, step: int, uri: str) -> None:
         experiment_id = self._client.get_run(self.run_id).info.experiment_id
         model = self._client.create_logged_model(
             experiment_id,
@@ -192,8 +208,6 @@ class Tracker:
         )
         self._client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
         self._client.log_outputs(self.run_id, [LoggedModelOutput(model.model_id, step)])
-        for key, value in metrics.items():
-            self._client.log_metric(self.run_id, key, value, step=step, model_id=model.model_id)
 
     def close(self, status: str) -> None:
         """Send what is left and set the run's status.
@@ -241,3 +255,17 @@ class Tracker:
                 f"MLflow does not answer ({str(error).splitlines()[0][:160]}). Training goes on; "
                 "what is missing there is kept and sent later."
             )
+
+
+def _begin(client: MlflowClient, run: TrackedRun) -> str:
+    """A new MLflow run."""
+    found = client.get_experiment_by_name(run.experiment)
+    experiment_id = (
+        found.experiment_id
+        if found
+        else client.create_experiment(run.experiment, artifact_location=run.artifacts)
+    )
+    run_id = client.create_run(experiment_id, run_name=run.name).info.run_id
+    params = [Param(key, value[:PARAM_CHARS]) for key, value in run.params.items()]
+    client.log_batch(run_id, params=params)
+    return run_id
