@@ -1,5 +1,6 @@
 """From a config to a verdict: check, take the run's folder, track, start the workers, sum up."""
 
+import os
 import secrets
 import sys
 import time

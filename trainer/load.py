@@ -49,21 +49,17 @@ def load_model(checkpoint: Path, *, device: torch.device) -> Loaded:
         CheckpointError: It does not hold them as its config says.
     """
     state = read_state(checkpoint)
-    told = state["plan"]["model"]
+    told: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in state["plan"]["model"].items()
+    }
     known = {field.name for field in fields(ModelConfig)}
-    config = ModelConfig(
-        **{
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in told.items()
-            if key in known
-        }
-    )
     if unknown := sorted(set(told) - known):
         raise CheckpointError(
             f"{checkpoint}/state.json has model settings this version does not know: "
             f"{', '.join(unknown)}. Take the version that wrote it."
         )
-    model = TransformerXL(config).to(device)
+    model = TransformerXL(ModelConfig(**told)).to(device)
     load_weights(checkpoint, model)
     return Loaded(
         model=model.eval().requires_grad_(requires_grad=False),
