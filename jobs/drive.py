@@ -132,7 +132,7 @@ def plan_of(config: RunConfig, folder: RunFolder, store: Store, mlflow_run_id: s
         folder=str(folder.path),
         store=_absolute(config.data.store),
         store_fingerprint=store.fingerprint,
-        tokenizer_sha256=store.manifest.tokenizer_sha256,
+        tokenizer_sha256=store.manifest.tokenizer,
         launch=secrets.token_hex(4),
         mlflow_run_id=mlflow_run_id,
         seed=config.run.seed,

@@ -79,7 +79,7 @@ def track(
             "longrow.run": config.run.name,
             "longrow.folder": str(folder.path),
             "longrow.store_fingerprint": store.fingerprint,
-            "longrow.tokenizer_sha256": store.manifest.tokenizer_sha256,
+            "longrow.tokenizer_sha256": store.manifest.tokenizer,
         },
     )
     run_id = known.get("run_id", "") if known.get("uri") == uri else ""

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import ray
@@ -19,6 +20,7 @@ import torch
 from ray.actor import ActorHandle
 
 from pipeline.server_actor import ActorReader
+from pipeline.store import Store
 from trainer.board import Board, News, Verdict
 from trainer.checkpoint import checkpoints
 from trainer.errors import ConfigError
@@ -130,7 +132,7 @@ def _work(config: dict[str, Any]) -> Verdict:
 def _open_reader(plan: TrainPlan, rows: tuple[int, int]) -> ActorReader | None:
     if plan.cluster.serving == "local":
         return None
-    return ActorReader(plan.store, plan.layout, rows)
+    return ActorReader(partial(Store.open, plan.store), plan.layout, rows)
 
 
 def launch_ray(

@@ -1,5 +1,6 @@
 """All that a worker needs to know to take part in a run: plain values, the same for every rank."""
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -48,13 +49,14 @@ class TrainPlan:
         """What makes the run this run: a resume with another value of any of these is refused."""
         model = asdict(self.model)
         model.pop("memory")
-        return {
+        parts = {
             "data.store_fingerprint": self.store_fingerprint,
             "tokenizer.sha256": self.tokenizer_sha256,
             "run.seed": self.seed,
             **{f"rows.{key}": value for key, value in asdict(self.layout).items()},
             **{f"model.{key}": value for key, value in model.items()},
         }
+        return json.loads(json.dumps(parts))  # as a checkpoint holds it: lists, not tuples
 
 
 def check_identity(saved: dict[str, Any], wanted: dict[str, Any], *, where: str) -> None:
