@@ -15,21 +15,26 @@ BIN := $(VENV)/bin
 DEMO_STAMP := $(VENV)/.longrow-$(TORCH)
 TEST_STAMP := $(DEMO_STAMP)-dev
 
-.PHONY: help demo test lint check clean
+.PHONY: help demo test lint check clean install install-dev
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo    install into $(VENV) and run the demo: a corpus, a store, a training run"
-	@echo "make test    install with the test tools and pass the tests"
-	@echo "make lint    format check, lint, types"
-	@echo "make check   all that CI does: lint, tests, wheel, the demo from the wheel"
-	@echo "make clean   remove $(VENV) and what the tools wrote; runs/ and stores/ stay"
+	@echo "make demo      install into $(VENV) and run the demo: a corpus, a store, a training run"
+	@echo "make test      install with the test tools and pass the tests"
+	@echo "make install   install only, without the test tools; make install-dev with them"
+	@echo "make lint      format check, lint, types"
+	@echo "make check     all that CI does: lint, tests, wheel, the demo from the wheel"
+	@echo "make clean     remove $(VENV) and what the tools wrote; runs/ and stores/ stay"
 
 demo: $(DEMO_STAMP)
 	$(BIN)/longrow demo $(ARGS)
 
 test: $(TEST_STAMP)
 	$(BIN)/python -m pytest $(ARGS)
+
+install: $(DEMO_STAMP)
+
+install-dev: $(TEST_STAMP)
 
 lint: $(TEST_STAMP)
 	$(BIN)/ruff format --check .

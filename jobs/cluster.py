@@ -4,11 +4,13 @@ import logging
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import ray
+from ray._raylet import AuthenticationTokenLoader, Config
 
 from trainer.errors import ConfigError
 
@@ -41,6 +43,7 @@ def local_ray(
         return
     before = {name: os.environ.pop(name, None) for name in OWN_ENVIRONMENT}
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    _read_environment()
     folder = tempfile.mkdtemp(prefix="lr-")
     try:
         ray.init(
@@ -62,17 +65,39 @@ def local_ray(
 
 @contextmanager
 def _joined(address: str) -> Iterator[None]:
+    _knock(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"cluster.address = {address!r}: no Ray cluster answers there ({error}). Start one with "
-            "`ray start --head`, correct the address, or leave it empty for a Ray of our own."
-        ) from error
+        raise _nobody(address, error) from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    # Ray itself goes on trying for minutes before it says that nobody is there.
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # "auto" and the like: Ray knows where to look
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        raise _nobody(address, error) from error
+
+
+def _nobody(address: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"cluster.address = {address!r}: no Ray cluster answers there ({error}). Start one with "
+        "`ray start --head`, correct the address, or leave it empty for a Ray of our own."
+    )
+
+
+def _read_environment() -> None:
+    # Ray reads how to authenticate once, when it is imported; `ray.init` itself reads it again so.
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _restore(before: dict[str, str | None]) -> None:
@@ -80,3 +105,4 @@ def _restore(before: dict[str, str | None]) -> None:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
+    _read_environment()

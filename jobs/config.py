@@ -1,8 +1,8 @@
 """What a run is: one TOML file, checked whole before anything starts, never changed.
 
-    layers: defaults < file < environment < --set      flat: section.key -> value and its source
-    check:  unknown keys, types, ranges, sections together; every mistake is told at once
-    RunConfig: one frozen dataclass a section, each owned by the folder that uses it
+layers: defaults < file < environment < --set      flat: section.key -> value and its source
+check:  unknown keys, types, ranges, sections together; every mistake is told at once
+RunConfig: one frozen dataclass a section, each owned by the folder that uses it
 """
 
 import difflib
@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -19,9 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from jobs.toml import to_toml
 from model.config import ModelConfig
-from pipeline.build import BuildSettings
-from pipeline.rows import Layout
-from pipeline.tokenizer import TokenizerSettings
+from pipeline.layout import Layout, check_shares
+from pipeline.settings import BuildSettings, TokenizerSettings
 from trainer.errors import ConfigError
 from trainer.settings import (
     CheckpointSettings,
@@ -34,11 +33,7 @@ from trainer.settings import (
 
 ENVIRONMENT_PREFIX = "LONGROW__"
 # A key that nobody gave takes the value of another one.
-FOLLOWS = {
-    "rows.seed": "run.seed",
-    "tokenizer.seed": "run.seed",
-    "model.vocab_size": "tokenizer.vocab_size",
-}
+FOLLOWS = {"rows.seed": "run.seed", "tokenizer.seed": "run.seed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +48,7 @@ class RunSettings:
 
     name: str = "run"
     folder: str = "runs"
-    seed: int = 1
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", self.name):
@@ -141,7 +136,8 @@ def read_config(
         ConfigError: One line for each mistake, of all layers.
     """
     mistakes: list[str] = []
-    given = _flat(base or {}, "base", mistakes)
+    given = {"run.seed": Given(RunSettings().seed, "default")}
+    given |= _flat(base or {}, "base", mistakes)
     if path is not None:
         given |= _flat(_toml(path), str(path), mistakes)
     given |= _of_environment(environment or {})
@@ -159,11 +155,17 @@ def from_dict(tables: Mapping[str, Mapping[str, Any]]) -> RunConfig:
 
 
 @cache
+def sections() -> dict[str, Any]:
+    """Every section of a run's config, with its class."""
+    return get_type_hints(RunConfig)
+
+
+@cache
 def keys() -> dict[str, Any]:
     """Every key of a run's config, as section.key, with its type."""
     return {
         f"{section}.{field.name}": get_type_hints(kind)[field.name]
-        for section, kind in get_type_hints(RunConfig).items()
+        for section, kind in sections().items()
         for field in fields(kind)
     }
 
@@ -217,34 +219,25 @@ def _word(text: str, source: str) -> Given:
 
 
 def _checked(given: Mapping[str, Given], mistakes: list[str]) -> RunConfig:
-    mistakes += [_unknown(key, g.source) for key, g in given.items() if key not in keys()]
-    values: dict[str, Any] = {}
+    mistakes += [_unknown(key, one.source) for key, one in given.items() if key not in keys()]
+    tables: dict[str, dict[str, Any]] = {section: {} for section in sections()}
     for key, hint in keys().items():
-        if key in given:
+        section, _, name = key.partition(".")
+        source = key if key in given else FOLLOWS.get(key)
+        if source in given:
             try:
-                values[key] = _typed(hint, given[key])
+                tables[section][name] = _typed(hint, given[source])
             except ValidationError as error:
-                mistakes.append(_mistyped(key, given[key], error))
-    for key, other in FOLLOWS.items():
-        if key not in given:
-            values[key] = values.get(other, _defaults()[other])
-    sections: dict[str, Any] = {}
-    for section, kind in get_type_hints(RunConfig).items():
-        mine = {k.partition(".")[2]: v for k, v in values.items() if k.startswith(f"{section}.")}
-        absent = [name for name in _required(kind) if name not in mine]
-        if absent:
-            wanted = [f"{section}.{n}" for n in absent if f"{section}.{n}" not in given]
-            mistakes += [f"{key} is missing and has no default: give it." for key in wanted]
-            continue
-        try:
-            sections[section] = kind(**mine)
-        except ValueError as error:
-            mistakes += _out_of_range(section, kind, mine, error)
+                mistakes.append(_mistyped(source, given[source], error))
+    made = {
+        section: _made(kind, section, tables[section], mistakes)
+        for section, kind in sections().items()
+    }
     if not mistakes:
-        mistakes += _together(**sections)
+        mistakes += _together(**made)
     if mistakes:
         raise ConfigError("\n".join(dict.fromkeys(mistakes)))
-    return RunConfig(**sections)
+    return RunConfig(**made)
 
 
 def _typed(hint: Any, given: Given) -> Any:
@@ -266,29 +259,23 @@ def _mistyped(key: str, given: Given, error: ValidationError) -> str:
     return f"{key}{inside} = {value} ({given.source}): {told}."
 
 
-def _out_of_range(
-    section: str, kind: Any, values: Mapping[str, Any], whole: ValueError
-) -> Iterator[str]:
-    """Each value that is out of range by itself; else what the section as a whole said."""
-    required = {name: values[name] for name in _required(kind)}
-    found = False
-    for name, value in values.items():
+def _made(kind: Any, section: str, values: dict[str, Any], mistakes: list[str]) -> Any:
+    """Build a section; a value it refuses is put down and left out, so that the next is found."""
+    while True:
         try:
-            kind(**{**required, name: value})
+            return kind(**values)
         except ValueError as error:
-            found = True
-            yield _named(section, error)
-    if not found:
-        yield _named(section, whole)
-
-
-def _named(section: str, error: ValueError) -> str:
-    message = str(error)
-    return message if f"{section}." in message else f"[{section}] {message}"
+            message = str(error).removeprefix(f"{section}.")
+            named = message.partition(" ")[0]
+            is_key = f"{section}.{named}" in keys()
+            mistakes.append(f"{section}.{message}" if is_key else f"[{section}] {message}")
+            if named not in values:
+                return None
+            values = {name: value for name, value in values.items() if name != named}
 
 
 def _unknown(key: str, source: str) -> str:
-    near = _nearest(key, keys()) or _nearest(key, {k.partition(".")[0] for k in keys()})
+    near = _nearest(key, keys()) or _nearest(key, sections())
     return f"{key} ({source}) is unknown" + (f": did you mean {near}?" if near else ".")
 
 
@@ -300,22 +287,24 @@ def _nearest(key: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def _together(*, rows: Layout, trainer: TrainerSettings, cluster: ClusterSettings, **_: Any) -> Iterator[str]:
-    """What only several sections together can tell."""
-    parts = cluster.workers * trainer.accumulation
-    if cluster.launcher == "ray" and rows.rows % parts:
-        yield ""
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    return {
-        f"{section}.{field.name}": field.default
-        for section, kind in get_type_hints(RunConfig).items()
-        for field in fields(kind)
-        if field.default is not MISSING
-    }
-
-
-def _required(kind: Any) -> list[str]:
-    return [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+def _together(
+    *,
+    rows: Layout,
+    trainer: TrainerSettings,
+    evaluate: EvaluateSettings,
+    cluster: ClusterSettings,
+    **_others: Any,
+) -> Iterator[str]:
+    """What only several sections together can tell. Under torchrun the world size comes later."""
+    if cluster.launcher == "local":
+        return
+    try:
+        check_shares(rows.rows, world_size=cluster.workers, accumulation=trainer.accumulation)
+    except ValueError as error:
+        yield str(error)
+    if evaluate.rows % cluster.workers:
+        yield (
+            f"evaluate.rows = {evaluate.rows} cannot be shared out evenly among "
+            f"{cluster.workers} workers: take a multiple of {cluster.workers}, or 0 for the rows of "
+            "training."
+        )

@@ -139,7 +139,8 @@ def explain(error: BaseException) -> tuple[Exit, str]:
     settings = (
         ("trainer.errors", "ConfigError"),
         ("model.config", "ModelError"),
-        ("pipeline.rows", "RowsError"),
+        ("pipeline.layout", "RowsError"),
+        ("pipeline.settings", "SettingsError"),
     )
     if isinstance(error, StrangersError) or _is_one_of(error, *settings):
         return Exit.BAD_USE, str(error)
