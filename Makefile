@@ -1,0 +1,57 @@
+# One command each; CONTRIBUTING.md says more. Variables, all optional:
+#   PYTHON=python3.12   the interpreter that .venv is made from (3.11 or newer)
+#   VENV=path           another environment than .venv
+#   TORCH=2.14.1        another torch than constraints.txt names; TORCH=any keeps what VENV holds
+#   CONSTRAINTS=file    other versions altogether
+#   ARGS="..."          more words for the command (`make demo ARGS=--quick`) or for pytest
+PYTHON ?= python3
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+TORCH ?= $(patsubst torch==%,%,$(filter torch==%,$(shell cat $(CONSTRAINTS))))
+ARGS ?=
+
+BIN := $(VENV)/bin
+# A stamp says that VENV holds the project in this shape: a second `make demo` installs nothing.
+DEMO_STAMP := $(VENV)/.longrow-$(TORCH)
+TEST_STAMP := $(DEMO_STAMP)-dev
+
+.PHONY: help demo test lint check clean install install-dev
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo      install into $(VENV) and run the demo: a corpus, a store, a training run"
+	@echo "make test      install with the test tools and pass the tests"
+	@echo "make install   install only, without the test tools; make install-dev with them"
+	@echo "make lint      format check, lint, types"
+	@echo "make check     all that CI does: lint, tests, wheel, the demo from the wheel"
+	@echo "make clean     remove $(VENV) and what the tools wrote; runs/ and stores/ stay"
+
+demo: $(DEMO_STAMP)
+	$(BIN)/longrow demo $(ARGS)
+
+test: $(TEST_STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+install: $(DEMO_STAMP)
+
+install-dev: $(TEST_STAMP)
+
+lint: $(TEST_STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+
+check:
+	PYTHON=$(PYTHON) bash .ci/run
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
+	find jobs model pipeline trainer tests -name __pycache__ -prune -exec rm -rf {} +
+
+$(DEMO_STAMP): pyproject.toml $(CONSTRAINTS)
+	@PYTHON='$(PYTHON)' VENV='$(VENV)' CONSTRAINTS='$(CONSTRAINTS)' TORCH='$(TORCH)' sh infra/install.sh .
+	@touch $@
+
+$(TEST_STAMP): pyproject.toml $(CONSTRAINTS)
+	@PYTHON='$(PYTHON)' VENV='$(VENV)' CONSTRAINTS='$(CONSTRAINTS)' TORCH='$(TORCH)' sh infra/install.sh '.[dev]'
+	@touch $(DEMO_STAMP) $@

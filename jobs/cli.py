@@ -1,0 +1,64 @@
+"""The command `longrow`: a list of commands, each in its own file, loaded when it is called."""
+
+from importlib import import_module
+from importlib.metadata import version
+
+import click
+
+from jobs.entry import DISTRIBUTION, run
+
+# In the order of a first day. The file of a command is jobs/NAME.py, and its object is `command`.
+COMMANDS = {
+    "tokenizer": "Train a lossless tokenizer on a corpus.",
+    "build": "Tokenize a corpus into a store.",
+    "verify": "Check every byte of a store.",
+    "show": "Say what a store holds.",
+}
+
+
+class Commands(click.Group):
+    """COMMANDS as a group: help needs none of them, a call needs one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return import_module(f"jobs.{cmd_name.replace('-', '_')}").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            raise click.UsageError(
+                f"There is no command {args[0]!r}. There are: {', '.join(COMMANDS)}.", ctx
+            ) from error
+
+
+@click.command(cls=Commands, invoke_without_command=True)
+@click.version_option(version(DISTRIBUTION), prog_name=DISTRIBUTION)
+@click.pass_context
+def longrow(ctx: click.Context) -> None:
+    """Pretrain Transformer-XL language models in which memory belongs to a row.
+
+    `longrow COMMAND --help` says more about a command. Exit codes: 0 done, 2 bad use or config,
+    3 bad data, 130 and 143 stopped by Ctrl-C and SIGTERM, 1 anything else.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main() -> None:
+    """The console script's entry."""
+    run(longrow)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The Ray that a command works on: its own, gone afterwards, or a cluster that was there before."""
+
+import logging
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+from ray._raylet import AuthenticationTokenLoader, Config
+
+from trainer.errors import ConfigError
+
+OWN_ENVIRONMENT = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+@contextmanager
+def local_ray(
+    *, num_cpus: int | None = None, address: str = "", dashboard: bool = False
+) -> Iterator[None]:
+    """Start a Ray for the `with` block and end it after, or join the one at `address`.
+
+    Our own never attaches to another Ray of this machine, asks each client for a random token
+    (its ports listen on every interface), reports nothing to anybody, keeps its files in a short
+    folder of the system's temp folder (Ray refuses socket paths over 107 bytes) and removes them.
+    Ray sets its own SIGTERM handler here: callers install theirs inside the block.
+
+    Args:
+        num_cpus: Cores that our own Ray may hand out; all if None.
+        address: A cluster to join; empty starts our own.
+        dashboard: Start the dashboard of our own Ray, on loopback.
+
+    Raises:
+        ConfigError: No cluster answers at `address`.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address:
+        with _joined(address):
+            yield
+        return
+    before = {name: os.environ.pop(name, None) for name in OWN_ENVIRONMENT}
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    _read_environment()
+    folder = tempfile.mkdtemp(prefix="lr-")
+    try:
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            include_dashboard=dashboard,
+            dashboard_host="127.0.0.1",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=folder,
+        )
+        yield
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)  # a last log line may arrive while we remove
+        shutil.rmtree(folder, ignore_errors=True)
+        _restore(before)
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
+    _knock(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise _nobody(address, error) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    # Ray itself goes on trying for minutes before it says that nobody is there.
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # "auto" and the like: Ray knows where to look
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        raise _nobody(address, error) from error
+
+
+def _nobody(address: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"cluster.address = {address!r}: no Ray cluster answers there ({error}). Start one with "
+        "`ray start --head`, correct the address, or leave it empty for a Ray of our own."
+    )
+
+
+def _read_environment() -> None:
+    # Ray reads how to authenticate once, when it is imported; `ray.init` itself reads it again so.
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _restore(before: dict[str, str | None]) -> None:
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    _read_environment()

@@ -1,0 +1,221 @@
+"""What every command does around its own work: guard, environment, exit code, JSON."""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from importlib.metadata import packages_distributions
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+DISTRIBUTION = "longrow"
+PACKAGES = ("pipeline", "model", "trainer", "jobs")
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+}
+
+
+class Exit(IntEnum):
+    """How a command ends, as its process says it."""
+
+    DONE = 0
+    FAILED = 1
+    BAD_USE = 2
+    BAD_DATA = 3
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived; `with` blocks and `finally` clauses end what they began."""
+
+
+class Job(click.Command):
+    """A command with the two options that all of them have; `finish` acts on them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += [
+            click.Option(
+                ["--json"],
+                is_flag=True,
+                expose_value=False,
+                help="Print one JSON object as the last line of standard output.",
+            ),
+            click.Option(
+                ["--debug"],
+                is_flag=True,
+                expose_value=False,
+                help="Show the traceback of any error.",
+            ),
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a command has to say when it is done.
+
+    Attributes:
+        facts: Printed as one JSON object under `--json`; JSON types only.
+        code: The exit code: a training that was stopped after a checkpoint is no error.
+    """
+
+    facts: Mapping[str, object] = field(default_factory=dict[str, object])
+    code: Exit = Exit.DONE
+
+
+def run(command: click.Command, arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run `command` as the process's own work and leave with the code its end deserves.
+
+    Args:
+        command: Its function returns an Outcome, or nothing.
+        arguments: The words after the command's name; sys.argv's if None.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    set_environment()
+    raise_on_sigterm()
+    sys.exit(finish(lambda: _call(command, words), words))
+
+
+def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:
+    """Do `work`; say how it ended, as text and with `--json` as the last line of stdout.
+
+    Args:
+        work: The command's work.
+        words: The command line, of which `--json` and `--debug` are read here, so that a wrong
+            command line is answered in the form that was asked for.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        outcome = work()
+    except BrokenPipeError:  # the reader of our output has left: nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILED
+    except BaseException as error:  # noqa: BLE001 (the process ends here, with its code)
+        if isinstance(error, SystemExit):
+            raise
+        code, message = explain(error)
+        if code is Exit.FAILED and "--debug" not in words:
+            message += " " + _keep_traceback(error)
+        if "--debug" in words:
+            traceback.print_exception(error)
+        print(f"longrow: {message}", file=sys.stderr, flush=True)
+        outcome = Outcome(facts={"error": message}, code=code)
+    if "--json" in words:
+        print(json.dumps({**outcome.facts, "exit_code": int(outcome.code)}), flush=True)
+    return outcome.code
+
+
+def explain(error: BaseException) -> tuple[Exit, str]:
+    """Tell what an error means to the one who typed the command.
+
+    Returns:
+        The exit code, and what to say.
+    """
+    cause = getattr(error, "cause", None)  # an actor's error wraps what its method raised
+    if isinstance(cause, Exception):
+        error = cause
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return Exit.INTERRUPTED, "Stopped by Ctrl-C."
+    if isinstance(error, Terminated):
+        return Exit.TERMINATED, "Stopped by SIGTERM."
+    if isinstance(error, click.ClickException):
+        return Exit.BAD_USE, _click_message(error)
+    if _is_one_of(error, ("pipeline.errors", "DataError")):
+        return Exit.BAD_DATA, str(error)
+    settings = (
+        ("trainer.errors", "ConfigError"),
+        ("model.config", "ModelError"),
+        ("pipeline.layout", "RowsError"),
+        ("pipeline.settings", "SettingsError"),
+    )
+    if isinstance(error, StrangersError) or _is_one_of(error, *settings):
+        return Exit.BAD_USE, str(error)
+    if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError):
+        return Exit.BAD_USE, f"{error.filename}: {error.strerror}. Name another file or folder."
+    return Exit.FAILED, f"{type(error).__name__}: {error}"
+
+
+def set_environment() -> None:
+    """Switch reports to others off, where the user has not said otherwise; before any import."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def raise_on_sigterm() -> None:
+    """Let SIGTERM unwind the process instead of ending it; after `ray.init`, which sets its own."""
+
+    def handler(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, handler)
+
+
+class StrangersError(ImportError):
+    """One of our short import names is somebody else's code."""
+
+
+def check_own_packages() -> None:
+    """Refuse to run when one of our short import names is somebody else's code.
+
+    Raises:
+        StrangersError: Another distribution or folder provides one of PACKAGES.
+    """
+    home = Path(__file__).resolve().parents[1]
+    owners = packages_distributions()
+    for name in PACKAGES:
+        if strangers := sorted(set(owners.get(name, ())) - {DISTRIBUTION}):
+            raise StrangersError(
+                f"Package {name!r} is also provided by {', '.join(strangers)} in this environment, "
+                f"and the later install wins. Install {DISTRIBUTION} in an environment of its own."
+            )
+        spec = find_spec(name)
+        origin = Path(spec.origin).resolve() if spec and spec.origin else None
+        if origin is None or origin.parents[1] != home:
+            raise StrangersError(
+                f"Package {name!r} resolves to {origin}, expected {home / name}. Run from another "
+                "folder, or with `python -P -m jobs.<command>`."
+            )
+
+
+def _call(command: click.Command, words: list[str]) -> Outcome:
+    check_own_packages()
+    outcome = command.main(words, prog_name=_name(command), standalone_mode=False)
+    return outcome if isinstance(outcome, Outcome) else Outcome()
+
+
+def _name(command: click.Command) -> str:
+    return DISTRIBUTION if isinstance(command, click.Group) else f"{DISTRIBUTION} {command.name}"
+
+
+def _is_one_of(error: BaseException, *families: tuple[str, str]) -> bool:
+    # Looked up where the family lives and only if it was loaded: `longrow --help` imports no room.
+    kinds = (getattr(sys.modules.get(module), name, None) for module, name in families)
+    return any(isinstance(error, kind) for kind in kinds if kind is not None)
+
+
+def _click_message(error: click.ClickException) -> str:
+    message = error.format_message()
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{message} See `{context.command_path} --help`." if context else message
+
+
+def _keep_traceback(error: BaseException) -> str:
+    text = "".join(traceback.format_exception(error))
+    handle, path = tempfile.mkstemp(prefix="longrow-error-", suffix=".txt")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    return f"(The whole traceback is in {path}; --debug shows it here.)"

@@ -1,0 +1,63 @@
+"""How far a long piece of work is: a bar when a person looks, a line now and then when not."""
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from tqdm import tqdm
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress:
+    """One piece of work, shown on standard error.
+
+    Args:
+        title: What is being done: "tokenizing".
+        unit: What is counted: "documents".
+        person: A bar instead of lines; None looks whether standard error is a terminal.
+        clock: Seconds from any start.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        *,
+        unit: str,
+        person: bool | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._title = title
+        self._unit = unit
+        self._clock = clock
+        self._said = clock()
+        look = sys.stderr.isatty() if person is None else person
+        self._bar = tqdm(desc=title, unit=f" {unit}", leave=False) if look else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def show(self, done: int, total: int | None = None, note: str = "") -> None:
+        """Say that `done` of `total` is done; `note` is shown beside it."""
+        if self._bar is not None:
+            self._bar.total = total
+            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(done - self._bar.n)
+            return
+        now = self._clock()
+        if now - self._said >= SECONDS_BETWEEN_LINES:
+            self._said = now
+            of = f" of {total:,}" if total is not None else ""
+            tail = f", {note}" if note else ""
+            print(f"{self._title}: {done:,}{of} {self._unit}{tail}", file=sys.stderr, flush=True)

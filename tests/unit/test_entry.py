@@ -1,0 +1,170 @@
+"""A command ends with the code its end deserves, and says why in a sentence."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from jobs import entry
+from jobs.entry import Exit, Job, Outcome, Terminated, explain, finish
+from model.config import ModelError
+from pipeline.errors import DataError
+from pipeline.layout import RowsError
+from pipeline.settings import SettingsError
+from trainer.errors import ConfigError
+
+
+class WrappedError(Exception):
+    """What an actor's error looks like: it holds what its method raised."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__("a long traceback of another process")
+        self.cause = cause
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (DataError("what"), Exit.BAD_DATA),
+        (WrappedError(DataError("what")), Exit.BAD_DATA),
+        (ConfigError("what"), Exit.BAD_USE),
+        (ModelError("what"), Exit.BAD_USE),
+        (RowsError("what"), Exit.BAD_USE),
+        (SettingsError("what"), Exit.BAD_USE),
+        (click.UsageError("what"), Exit.BAD_USE),
+        (PermissionError(13, "what", "there"), Exit.BAD_USE),
+        (KeyboardInterrupt(), Exit.INTERRUPTED),
+        (click.Abort(), Exit.INTERRUPTED),
+        (Terminated(), Exit.TERMINATED),
+        (RuntimeError("what"), Exit.FAILED),
+        (OSError(28, "No space left on device", "there"), Exit.FAILED),
+    ],
+)
+def test_an_error_has_its_exit_code(error: BaseException, code: Exit) -> None:
+    assert explain(error)[0] is code
+    assert "traceback" not in explain(error)[1]
+
+
+def raising(error: BaseException) -> Callable[[], Outcome]:
+    def work() -> Outcome:
+        raise error
+
+    return work
+
+
+def test_bad_data_is_one_sentence_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert finish(raising(DataError("a.jsonl is empty.")), []) is Exit.BAD_DATA
+    said = capsys.readouterr()
+    assert said.err == "longrow: a.jsonl is empty.\n"
+    assert said.out == ""
+
+
+def test_a_fault_of_ours_says_where_its_traceback_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert finish(raising(RuntimeError("odd")), []) is Exit.FAILED
+    said = capsys.readouterr().err
+    assert said.startswith("longrow: RuntimeError: odd")
+    assert "Traceback" not in said
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in said
+    assert "Traceback" in kept.read_text()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("odd"), DataError("odd")])
+def test_debug_shows_the_traceback(
+    error: Exception, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    finish(raising(error), ["--debug"])
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_json_is_the_last_line_of_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> Outcome:
+        print("words for a person")
+        return Outcome(facts={"documents": 3}, code=Exit.INTERRUPTED)
+
+    assert finish(work, ["--json"]) is Exit.INTERRUPTED
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(last) == {"documents": 3, "exit_code": 130}
+
+
+def test_json_tells_an_error_too(capsys: pytest.CaptureFixture[str]) -> None:
+    finish(raising(DataError("a.jsonl is empty.")), ["--json"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(last) == {"error": "a.jsonl is empty.", "exit_code": 3}
+
+
+def test_a_package_of_ours_that_is_a_strangers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry, "packages_distributions", lambda: {"trainer": ["trainer"]})
+    with pytest.raises(entry.StrangersError, match="'trainer' is also provided by trainer"):
+        entry.check_own_packages()
+
+
+def test_a_folder_that_shadows_a_package_of_ours_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(entry, "__file__", str(tmp_path / "jobs" / "entry.py"))
+    with pytest.raises(entry.StrangersError, match="'pipeline' resolves to"):
+        entry.check_own_packages()
+
+
+def test_the_user_has_the_last_word_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    monkeypatch.delenv("DO_NOT_TRACK", raising=False)
+    entry.set_environment()
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1"
+    assert os.environ["DO_NOT_TRACK"] == "true"
+
+
+WAITING = """
+import sys, time, click
+from jobs.entry import Job, run
+
+@click.command("wait", cls=Job)
+def wait():
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("tidied", flush=True)
+
+run(wait, sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, Exit.INTERRUPTED), (signal.SIGTERM, Exit.TERMINATED)]
+)
+def test_a_signal_unwinds_the_command_and_gives_its_code(number: int, code: Exit) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert out == "tidied\n"
+    assert process.returncode == code
+    assert err.strip().startswith("longrow: Stopped by")
+    assert "Traceback" not in err
+
+
+def test_a_wrong_option_is_bad_use_and_names_the_help() -> None:
+    @click.command("build", cls=Job)
+    def build() -> Outcome:
+        return Outcome()
+
+    with pytest.raises(click.UsageError) as refusal:
+        build.main(["--nosuch"], prog_name="longrow build", standalone_mode=False)
+    code, message = explain(refusal.value)
+    assert code is Exit.BAD_USE
+    assert "--nosuch" in message
+    assert "`longrow build --help`" in message
