@@ -13,6 +13,7 @@ from tqdm import tqdm
 from jobs.config import RunConfig
 from jobs.entry import Exit, Terminated
 from jobs.progress import Progress
+from jobs.samples import write_samples
 from jobs.track import Track, track
 from pipeline.layout import check_documents
 from pipeline.store import Store
@@ -151,7 +152,7 @@ def _absolute(store: str) -> str:
     return store if "://" in store else str(Path(store).resolve())
 
 
-def _ray_for(config: RunConfig, *, ray_is_up: bool) -> AbstractContextManager[None]:
+def _ray_for(config: RunConfig, *, ray_is_up: bool) -> AbstractContextManager[object]:
     if config.cluster.launcher == "local" or ray_is_up:
         return nullcontext()
     from jobs.cluster import ray_for_training
@@ -222,6 +223,8 @@ def _sum_up(
         title = f"{name}: held-out loss by offset, step {scores[0].step}"
         loss_by_offset(scores, folder.path / "loss_by_offset.png", title=title)
         tracked.file(folder.path / "loss_by_offset.png", "pictures")
+    if summary.steps >= config.trainer.steps:
+        write_samples(folder, store, tracked)
     return summary
 
 

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from jobs.cluster import cores
 from jobs.config import RunConfig
-from jobs.drive import cores, say
+from jobs.drive import say
 from jobs.progress import Progress
 from pipeline.build import BuildReport
 from pipeline.build_actor import build_store_with_actors
-from pipeline.corpus import texts_of
+from pipeline.corpus import plan_tasks
 from pipeline.files import write_whole
 from pipeline.progress import BuildProgress
+from pipeline.records import read_texts
 from pipeline.tokenizer import Tokenizer, train_from_settings
 
 
@@ -33,7 +35,7 @@ def prepare_store(config: RunConfig, inputs: Sequence[str]) -> BuildReport:
     with Progress("tokenizing", unit="bytes") as bar:
 
         def show(progress: BuildProgress) -> None:
-            bar.show(progress.bytes_done, progress.bytes_total, f"{progress.documents:,} documents")
+            bar.show(progress.bytes_done, progress.bytes, f"{progress.documents:,} documents")
 
         report = build_store_with_actors(
             inputs,
@@ -45,7 +47,7 @@ def prepare_store(config: RunConfig, inputs: Sequence[str]) -> BuildReport:
         )
     say(
         f"Store: {report.documents:,} documents, {report.tokens:,} tokens in {report.parts} parts; "
-        f"{report.documents_validation:,} documents held out, {report.rejected_records:,} records "
+        f"{report.documents_validation:,} documents held out, {sum(report.rejected.values()):,} records "
         f"rejected: {config.data.store}"
     )
     return report
@@ -53,7 +55,7 @@ def prepare_store(config: RunConfig, inputs: Sequence[str]) -> BuildReport:
 
 def _trained(config: RunConfig, inputs: Sequence[str]) -> Path:
     """The tokenizer of these inputs and settings, trained if it is not there yet."""
-    settings = config.tokenizer
+    settings, build = config.tokenizer, config.data.build()
     told = json.dumps([asdict(settings), config.data.text_key]).encode()
     key = hashlib.sha256(told)
     for name in inputs:
@@ -62,7 +64,8 @@ def _trained(config: RunConfig, inputs: Sequence[str]) -> Path:
     if not path.exists():
         with Progress("training the tokenizer", unit="documents") as bar:
             bar.show(0)
-            model = train_from_settings(texts_of(inputs, config.data.build()), settings)
+            plan = plan_tasks(inputs, task_bytes=build.task_bytes, options=build.options)
+            model = train_from_settings(read_texts(plan.tasks), settings)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(str(path), model)
     trained = Tokenizer.load(str(path))

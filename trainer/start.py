@@ -139,7 +139,7 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
         DoomedError: The run folder is not shared, or the retries are used up.
     """
     folder = RunFolder(plan.folder)
-    threads = plan.trainer.threads or max(1, (os.cpu_count() or 1) // group.world_size)
+    threads = plan.trainer.threads or max(1, len(os.sched_getaffinity(0)) // group.world_size)
     probe = folder.path / f".seen-{plan.launch}-{group.rank}"
     together(group, lambda: probe.write_bytes(b""))
 
