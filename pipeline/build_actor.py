@@ -1,0 +1,159 @@
+"""The build behind Ray: actors take tasks, and a task outlives its actor."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import (
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
+
+from pipeline.build import Job, prepare, seal
+from pipeline.builder import Builder
+from pipeline.commit import TaskRecord
+from pipeline.corpus import Task
+from pipeline.errors import DataError
+from pipeline.finish import BuildReport
+from pipeline.progress import BuildProgress, Seen, after, at_start, during
+from pipeline.settings import BuildSettings
+
+TRIES = 3  # deaths of its actor that a task gets
+_LOOK_S = 0.5  # seconds between two progress reports while no task ends
+_DEATHS = (RayActorError, OutOfMemoryError, WorkerCrashedError)
+
+
+@ray.remote
+class BuilderActor:
+    """Builder behind Ray."""
+
+    def __init__(self, *, tokenizer: bytes, out: str, held_out: float) -> None:
+        self._builder = Builder(tokenizer=tokenizer, out=out, held_out=held_out)
+
+    @ray.method
+    def build(self, task: Task) -> TaskRecord:
+        return self._builder.build(task)
+
+    @ray.method
+    def seen(self) -> Seen:
+        return self._builder.seen()
+
+
+def build_store_with_actors(  # noqa: PLR0913
+    inputs: Sequence[str],
+    *,
+    tokenizer: str,
+    out: str,
+    workers: int,
+    num_cpus: float = 0,
+    settings: BuildSettings | None = None,
+    progress: Callable[[BuildProgress], None] = lambda _: None,
+) -> BuildReport:
+    """Build a store in actors of a Ray that is already there: byte for byte that of `build_store`.
+
+    Args:
+        inputs: Files, folders, globs, URLs that every actor can reach.
+        tokenizer: Path or URL of a tokenizer file; only the driver reads it.
+        out: Folder or URL of the store that every actor can reach.
+        workers: Actors at a time.
+        num_cpus: CPU slots that each takes; 0 works beside a training.
+        settings: How.
+        progress: Called after each task and twice a second.
+
+    Raises:
+        DataError: As `build_store`, or a task killed its actor three times.
+    """
+    job = prepare(inputs, tokenizer=tokenizer, out=out, settings=settings or BuildSettings())
+    crew = _Crew(job, num_cpus=num_cpus)
+    try:
+        records = _run(job, crew, workers=workers, progress=progress)
+    finally:
+        crew.dismiss()
+    return seal(job, records)
+
+
+def _run(
+    job: Job, crew: "_Crew", *, workers: int, progress: Callable[[BuildProgress], None]
+) -> list[TaskRecord]:
+    tasks = job.plan.tasks
+    waiting = deque(range(len(tasks)))
+    deaths: Counter[int] = Counter()
+    records: dict[int, TaskRecord] = {}
+    running: dict[Any, tuple[int, Any]] = {}  # reference -> (task, actor)
+    done = at_start(job.plan)
+    while waiting or running:
+        while waiting and len(running) < workers:
+            index, actor = waiting.popleft(), crew.hire()
+            running[actor.build.remote(tasks[index])] = index, actor
+        ended, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
+        for reference in ended:
+            index, actor = running.pop(reference)
+            try:
+                records[index] = ray.get(reference)
+            except RayTaskError as error:
+                raise error.cause from None
+            except _DEATHS as error:
+                crew.bury(actor)
+                deaths[index] += 1
+                if deaths[index] == TRIES:
+                    raise DataError(
+                        f"{tasks[index]} ended its builder {TRIES} times ({type(error).__name__}). "
+                        "Look at that input and at the memory of the machine; what is done stays "
+                        "done, and a rerun goes on from there."
+                    ) from error
+                waiting.appendleft(index)
+            else:
+                crew.release(actor)
+                done = after(done, tasks[index], records[index])
+        progress(during(done, crew.seen([actor for _, actor in running.values()])))
+    return [records[index] for index in range(len(tasks))]
+
+
+class _Crew:
+    """The actors of a build; none outlives it."""
+
+    def __init__(self, job: Job, *, num_cpus: float) -> None:
+        # two calls at a time: one builds, one answers
+        make = BuilderActor.options(num_cpus=num_cpus, max_concurrency=2)
+        self._make = lambda: make.remote(
+            tokenizer=job.tokenizer.model_bytes, out=job.out, held_out=job.settings.held_out
+        )
+        self._all: list[Any] = []
+        self._idle: list[Any] = []
+
+    def hire(self) -> Any:
+        if self._idle:
+            return self._idle.pop()
+        self._all.append(self._make())
+        return self._all[-1]
+
+    def release(self, actor: Any) -> None:
+        self._idle.append(actor)
+
+    def bury(self, actor: Any) -> None:
+        self._all.remove(actor)
+        ray.kill(actor)
+
+    def seen(self, actors: list[Any]) -> list[Seen]:
+        """What the actors at work say of themselves; one that is slow or dead says nothing."""
+        asked = [actor.seen.remote() for actor in actors]
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=1) if asked else ([], [])
+        said: list[Seen] = []
+        for reference in answered:
+            try:
+                said.append(ray.get(reference))
+            except RayError:
+                continue  # its task says what happened
+        return said
+
+    def dismiss(self) -> None:
+        """End every actor and wait until they are gone."""
+        for actor in self._all:
+            ray.kill(actor)
+        asked = [actor.seen.remote() for actor in self._all]
+        if asked:
+            ray.wait(asked, num_returns=len(asked), timeout=10)

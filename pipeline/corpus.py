@@ -1,0 +1,178 @@
+"""Files of a corpus -> tasks of bounded size. What they hold is read by records.py.
+
+The plan is a function of names, sizes and first bytes alone. A task is cut where bytes say so, and
+a record is known by where it begins: nobody has to count the lines before it.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pipeline.archives import Packing
+from pipeline.errors import DataError
+from pipeline.forms import Form, form_of, is_known
+from pipeline.inputs import InputFile, list_inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """How records are read.
+
+    Attributes:
+        text_key: Key of the text in a JSON record; dots lead into nested objects.
+        id_key: Key of the document's id there; a record without it is named by its place.
+        max_record_bytes: A longer record is rejected; bounds the memory a broken file can take.
+    """
+
+    text_key: str = "text"
+    id_key: str = "id"
+    max_record_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One text of the corpus.
+
+    Attributes:
+        uid: The corpus's own id, else source and record.
+        source: Name of its file.
+        record: Byte of the (unpacked) file where it begins; unique in the source.
+        text: As it stands there, nothing normalised.
+    """
+
+    uid: str
+    source: str
+    record: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    """A record that cannot be a document.
+
+    Attributes:
+        source: Name of its file.
+        record: Byte of the (unpacked) file where it begins.
+        offset: Byte of the (unpacked) file where the fault lies, as near as is known.
+        reason: One of few, counted by it.
+        detail: What was found there.
+    """
+
+    source: str
+    record: int
+    offset: int
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """A stretch of one file: the records that begin in it.
+
+    Attributes:
+        source: Name of the file.
+        url: Where it is read; stands in no file of a store.
+        start: First byte on disk.
+        end: Byte after the last; a record that begins before it is read to its own end.
+    """
+
+    source: str
+    url: str
+    form: Form
+    packing: Packing
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What one actor reads and one part holds: stretches of files, several when they are small."""
+
+    extents: tuple[Extent, ...]
+    options: SourceOptions
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(extent.end - extent.start for extent in self.extents)
+
+    def __str__(self) -> str:
+        first = self.extents[0]
+        more = f" and {len(self.extents) - 1} more files" if len(self.extents) > 1 else ""
+        return f"{first.source} (bytes {first.start:,} to {first.end:,}){more}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The tasks of a corpus, and the files in walked folders whose names are of no known kind."""
+
+    tasks: tuple[Task, ...]
+    ignored: tuple[str, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(task.num_bytes for task in self.tasks)
+
+
+def plan_tasks(
+    inputs: Sequence[str], *, task_bytes: int, options: SourceOptions | None = None
+) -> Plan:
+    """Cut a corpus into tasks of about `task_bytes` bytes on disk, in the order of names.
+
+    A large plain jsonl file is cut at multiples of `task_bytes`; other files are one stretch each.
+    Small stretches share a task, and which file ends one hangs on its own name and size: a file
+    added or removed moves the borders near it and no others.
+
+    Raises:
+        DataError: An input is missing, matches nothing or is of no kind that can be read.
+    """
+    options = options or SourceOptions()
+    files = list_inputs(inputs)
+    used = [file for file in files if file.asked or is_known(file.name)]
+    if not used:
+        raise DataError(
+            f"No file of a corpus in {', '.join(inputs)}: {len(files)} files there, none of them "
+            "called .jsonl, .txt, .tokens or the like. Name the files themselves to take them all."
+        )
+    stretches = [extent for file in used for extent in _extents(file, task_bytes, options)]
+    groups = _grouped(stretches, task_bytes)
+    return Plan(
+        tasks=tuple(Task(extents=tuple(group), options=options) for group in groups),
+        ignored=tuple(file.name for file in files if not (file.asked or is_known(file.name))),
+    )
+
+
+def _extents(file: InputFile, task_bytes: int, options: SourceOptions) -> Iterator[Extent]:
+    form, packing = form_of(file.url, text_key=options.text_key)
+    cut = form == "jsonl" and packing == "plain"
+    step = task_bytes if cut else max(file.size, 1)
+    for start in range(0, max(file.size, 1), step):
+        yield Extent(
+            source=file.name,
+            url=file.url,
+            form=form,
+            packing=packing,
+            start=start,
+            end=min(start + step, file.size),
+        )
+
+
+def _grouped(extents: list[Extent], task_bytes: int) -> Iterator[list[Extent]]:
+    group: list[Extent] = []
+    size = 0
+    for extent in extents:
+        length = extent.end - extent.start
+        if group and size + length > task_bytes:
+            yield group
+            group, size = [], 0
+        group.append(extent)
+        size += length
+        if _draw(extent.source) * task_bytes < 2 * length:  # half a task's size, on average
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _draw(name: str) -> float:
+    """A number in [0, 1) that belongs to a name."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64

@@ -1,0 +1,180 @@
+"""Whole files in, whole files out, wherever they lie: the only place that knows fsspec.
+
+A path without a scheme is local and never meets fsspec; `s3://`, `memory://` and the like do.
+"""
+
+import hashlib
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from pipeline.errors import DataError
+
+CHUNK = 1 << 20  # bytes read at a time
+_TEMPORARY = ".longrow-"  # every half-written file of ours begins so
+
+
+def local_path(url: str) -> Path | None:
+    """Where `url` lies on this machine, or None if it is remote."""
+    if url.startswith("file://"):
+        return Path(url.removeprefix("file://"))
+    return None if "://" in url else Path(url)
+
+
+def join(url: str, *names: str) -> str:
+    """`url` with more names below it."""
+    return "/".join([url.rstrip("/") or "/", *names]) if names else url
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The fsspec file system of a remote `url`, and its path there.
+
+    Raises:
+        DataError: Nobody here knows the scheme, or its package is not installed.
+    """
+    from fsspec.core import url_to_fs  # slow, and needed for remote files only
+
+    try:
+        return url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        raise DataError(
+            f"{url} cannot be reached: {error}. Install the fsspec package of that scheme "
+            "(s3fs for s3://, gcsfs for gs://) or give a local path."
+        ) from error
+
+
+def open_binary(url: str) -> IO[bytes]:
+    """Open for reading; the caller closes it."""
+    path = local_path(url)
+    if path is not None:
+        return path.open("rb")
+    system, name = filesystem(url)
+    return system.open(name, "rb")
+
+
+def read_bytes(url: str) -> bytes:
+    """A file's content."""
+    with open_binary(url) as file:
+        return file.read()
+
+
+def exists(url: str) -> bool:
+    """Whether a file or folder is there."""
+    path = local_path(url)
+    if path is not None:
+        return path.exists()
+    system, name = filesystem(url)
+    return bool(system.exists(name))
+
+
+def size_of(url: str) -> int | None:
+    """Bytes of a file; None if it is missing."""
+    path = local_path(url)
+    try:
+        if path is not None:
+            return path.stat().st_size
+        system, name = filesystem(url)
+        return int(system.info(name)["size"])
+    except FileNotFoundError:
+        return None
+
+
+def list_folder(url: str) -> dict[str, int | None]:
+    """Names directly in a folder with their sizes in bytes; None for a folder; {} if missing."""
+    path = local_path(url)
+    if path is not None:
+        if not path.is_dir():
+            return {}
+        with os.scandir(path) as entries:
+            return {e.name: None if e.is_dir() else e.stat().st_size for e in entries}
+    system, name = filesystem(url)
+    try:
+        found = system.ls(name, detail=True)
+    except FileNotFoundError:
+        return {}
+    return {
+        entry["name"].rstrip("/").rsplit("/", 1)[-1]: None
+        if entry["type"] == "directory"
+        else entry["size"]
+        for entry in found
+    }
+
+
+def sha256_of(url: str) -> str:
+    """The sha256 of a file's content, in hex."""
+    digest = hashlib.sha256()
+    with open_binary(url) as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def remove(url: str) -> None:
+    """Remove a file; a missing one is fine."""
+    path = local_path(url)
+    if path is not None:
+        path.unlink(missing_ok=True)
+        return
+    system, name = filesystem(url)
+    with suppress(FileNotFoundError):
+        system.rm_file(name)
+
+
+def remove_temporary(folder: str) -> None:
+    """Sweep what killed writers left in a local folder (object stores keep no halves)."""
+    if local_path(folder) is not None:
+        for name in list_folder(folder):
+            if is_temporary(name):
+                remove(join(folder, name))
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a name is that of a file half written."""
+    return name.startswith(_TEMPORARY)
+
+
+def write_whole(url: str, data: bytes) -> None:
+    """Write `data` so that a reader sees the old file or the new one, never a part of it.
+
+    Raises:
+        OSError: The disk or the store refused; the file is as it was.
+    """
+    with writing_whole(url) as file:
+        file.write(data)
+
+
+@contextmanager
+def writing_whole(url: str) -> Iterator[IO[bytes]]:
+    """A file to write in pieces that appears under its name only when the block ends well.
+
+    Locally: a temporary file beside it, fsync, rename, fsync of the folder. On object stores: the
+    whole is gathered in a temporary file here and put at once, for they know no rename.
+    """
+    path = local_path(url)
+    if path is None:
+        system, name = filesystem(url)
+        with tempfile.NamedTemporaryFile(prefix=_TEMPORARY) as spool:
+            yield spool.file
+            spool.flush()
+            system.makedirs(name.rsplit("/", 1)[0], exist_ok=True)
+            system.put_file(spool.name, name)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f"{_TEMPORARY}{path.name[:64]}-{uuid.uuid4().hex[:12]}")
+    try:
+        with half.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # else the rename itself may not survive a power cut
+    finally:
+        os.close(folder)

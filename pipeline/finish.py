@@ -1,0 +1,229 @@
+"""The records of all tasks -> rejects report, index and, last of all, the manifest."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.commit import TaskRecord
+from pipeline.corpus import Reject
+from pipeline.errors import DataError
+from pipeline.files import (
+    exists,
+    join,
+    list_folder,
+    read_bytes,
+    remove,
+    remove_temporary,
+    write_whole,
+)
+from pipeline.manifest import (
+    INDEX,
+    MANIFEST,
+    PARTS,
+    REJECTS,
+    TOKENIZER,
+    FileEntry,
+    Manifest,
+    manifest_bytes,
+)
+from pipeline.parsers import DAMAGED
+from pipeline.part import Counts, Part, dtype_for
+from pipeline.settings import BuildSettings
+from pipeline.store import repeated, write_index
+from pipeline.tokenizer import Tokenizer
+
+_SHOWN = 3  # rejects in a message
+_DUPLICATES = 10  # named in the manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildReport:
+    """What a build made, for people and for `--json`.
+
+    Attributes:
+        documents: In all splits; likewise `tokens` (of text, EOD not counted) and `bytes`.
+        empty: Documents without text, left out.
+        rejected: Bad records by reason; each is named in the store's rejects.jsonl.
+        parts: Number of Arrow files.
+        longest: Tokens of the longest document.
+        duplicate_ids: Ids that stand at more than one document.
+        ignored: Files in walked folders whose names are of no known kind.
+        fingerprint: Of the store.
+    """
+
+    documents: int
+    documents_train: int
+    documents_validation: int
+    tokens: int
+    tokens_train: int
+    tokens_validation: int
+    bytes: int
+    empty: int
+    rejected: dict[str, int]
+    parts: int
+    longest: int
+    duplicate_ids: int
+    ignored: tuple[str, ...]
+    vocab_size: int
+    fingerprint: str
+
+
+def finish(
+    records: Sequence[TaskRecord],
+    *,
+    out: str,
+    tokenizer: Tokenizer,
+    settings: BuildSettings,
+    inputs: Sequence[str],
+    ignored: tuple[str, ...],
+) -> BuildReport:
+    """Judge the rejects, then write what stands beside the parts; the manifest comes last.
+
+    Parts of an earlier corpus, which no record names, are removed just before it.
+
+    Args:
+        records: Of every task, in the order of the plan.
+        out: The store.
+        tokenizer: That encoded it.
+        settings: Of the build.
+        inputs: As the user gave them; for messages only.
+        ignored: For the report only.
+
+    Raises:
+        DataError: Too many bad records, or no document at all.
+    """
+    rejects = [reject for record in records for reject in record.rejects]
+    files = {TOKENIZER: tokenizer.model_bytes}
+    if rejects:
+        files[REJECTS] = b"".join(_line(reject) for reject in rejects)
+        if not exists(join(out, MANIFEST)):  # readable even if the build fails over them
+            write_whole(join(out, REJECTS), files[REJECTS])
+    _judge(records, rejects, settings=settings, out=out, inputs=inputs)
+    lengths, splits, duplicates = _columns(records, out)
+    files[INDEX] = write_index(lengths, splits)
+    manifest = Manifest(
+        vocab_size=tokenizer.vocab_size,
+        bos=tokenizer.bos,
+        eod=tokenizer.eod,
+        dtype=dtype_for(tokenizer.vocab_size),
+        held_out=settings.held_out,
+        documents=len(lengths),
+        tokens=sum(record.tokens for record in records),
+        bytes=sum(record.bytes for record in records),
+        empty=sum(record.empty for record in records),
+        rejected=_by_reason(records),
+        duplicate_ids=len(duplicates),
+        first_duplicates=dict(list(duplicates.items())[:_DUPLICATES]),
+        parts=tuple(record.entry for record in records),
+        files=tuple(
+            FileEntry(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+            for name, data in files.items()
+        ),
+    ).sealed()
+    _write(out, files, manifest)
+    return _report(records, manifest, ignored=ignored)
+
+
+def _judge(
+    records: Sequence[TaskRecord],
+    rejects: Sequence[Reject],
+    *,
+    settings: BuildSettings,
+    out: str,
+    inputs: Sequence[str],
+) -> None:
+    documents = sum(record.documents for record in records)
+    empty = sum(record.empty for record in records)
+    damaged = [reject for reject in rejects if reject.reason == DAMAGED]
+    bad = [reject for reject in rejects if reject.reason != DAMAGED]
+    of = documents + empty + len(bad)
+    if len(damaged) > settings.max_damaged:
+        raise DataError(
+            f"{len(damaged):,} damaged archives; --max-damaged allows {settings.max_damaged:,}. "
+            f"{_first(damaged)} Fetch them again, or allow so many: what could be read is kept."
+        )
+    if not settings.bears(len(bad), of=of):
+        raise DataError(
+            f"{len(bad):,} of {of:,} records are bad, and --max-bad allows {settings.max_bad}. "
+            f"{_first(bad)} All are listed in {join(out, REJECTS)}. Repair them, or allow so many: "
+            "the good ones are already built."
+        )
+    if not documents:
+        raise DataError(
+            f"The corpus is empty: no document in {', '.join(inputs)} ({empty:,} empty records, "
+            f"{len(rejects):,} bad ones). {_first(rejects)}Check the path and --text-key."
+        )
+
+
+def _first(rejects: Sequence[Reject]) -> str:
+    named = [
+        f"{r.source}, record at byte {r.record:,}: {r.reason} at byte {r.offset:,} ({r.detail})"
+        for r in rejects[:_SHOWN]
+    ]
+    return f"The first: {'; '.join(named)}. " if named else ""
+
+
+def _line(reject: Reject) -> bytes:
+    return (json.dumps(asdict(reject), sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _by_reason(records: Sequence[TaskRecord]) -> dict[str, int]:
+    return dict(sum((record.rejected for record in records), Counter[str]()))
+
+
+def _columns(
+    records: Sequence[TaskRecord], out: str
+) -> tuple[Counts, npt.NDArray[np.uint8], dict[str, int]]:
+    """Length and split of every document, and the ids that stand more than once."""
+    lengths, splits, uids = [], [], []
+    for record in records:
+        part = Part(join(out, record.entry.name))
+        lengths.append(part.num_tokens())
+        splits.append(part.numbers("split").astype(np.uint8))
+        uids.append(part.uids())
+    return np.concatenate(lengths), np.concatenate(splits), repeated(uids)
+
+
+def _write(out: str, files: dict[str, bytes], manifest: Manifest) -> None:
+    place = join(out, MANIFEST)
+    if exists(place) and read_bytes(place) != manifest_bytes(manifest):
+        remove(place)
+    for name, data in files.items():
+        write_whole(join(out, name), data)
+    if REJECTS not in files:
+        remove(join(out, REJECTS))
+    parts = join(out, PARTS)
+    remove_temporary(parts)  # of builders that were killed meanwhile
+    ours = {f"{part.key}.{kind}" for part in manifest.parts for kind in ("arrow", "json")}
+    for name in set(list_folder(parts)) - ours:
+        remove(join(parts, name))
+    write_whole(place, manifest_bytes(manifest))
+
+
+def _report(
+    records: Sequence[TaskRecord], manifest: Manifest, *, ignored: tuple[str, ...]
+) -> BuildReport:
+    documents_validation = sum(record.documents_validation for record in records)
+    tokens_validation = sum(record.tokens_validation for record in records)
+    return BuildReport(
+        documents=manifest.documents,
+        documents_train=manifest.documents - documents_validation,
+        documents_validation=documents_validation,
+        tokens=manifest.tokens,
+        tokens_train=manifest.tokens - tokens_validation,
+        tokens_validation=tokens_validation,
+        bytes=manifest.bytes,
+        empty=manifest.empty,
+        rejected=manifest.rejected,
+        parts=len(manifest.parts),
+        longest=max(record.longest for record in records),
+        duplicate_ids=manifest.duplicate_ids,
+        ignored=ignored,
+        vocab_size=manifest.vocab_size,
+        fingerprint=manifest.fingerprint,
+    )

@@ -1,0 +1,153 @@
+"""What the user named -> the files it means, each with a name that moving the corpus keeps."""
+
+import glob
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.errors import DataError
+from pipeline.files import filesystem, local_path
+
+_MAGIC = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """One file of a corpus.
+
+    Attributes:
+        url: Where it is read; stands in no file of a store.
+        name: Its path below the folder that all inputs share; what a store knows it by.
+        size: Bytes on disk.
+        asked: Named by the user (or by a glob), not found by walking a folder.
+    """
+
+    url: str
+    name: str
+    size: int
+    asked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    url: str
+    parts: tuple[str, ...]  # scheme, then the names of the path
+    size: int
+    asked: bool
+
+
+def list_inputs(inputs: Sequence[str]) -> list[InputFile]:
+    """Files of all `inputs` (files, folders, globs, URLs), once each, sorted by name.
+
+    Folders are walked to their depths; names that begin with a dot are left out there. A file that
+    bears glob signs in its own name is taken by that name.
+
+    Raises:
+        DataError: An input is missing, matches nothing, or a name is not Unicode.
+    """
+    if not inputs:
+        raise DataError("No corpus was given. Name at least one file, folder, glob or URL.")
+    found: dict[str, _Found] = {}
+    roots: list[tuple[str, ...]] = []
+    for given in inputs:
+        local = local_path(given) is not None
+        root, files = _local(given) if local else _remote(given)
+        roots.append(root)
+        for file in files:
+            if file.url not in found or file.asked:
+                found[file.url] = file
+    depth = _shared(roots)
+    listed = [
+        InputFile(url=f.url, name=_name(f.parts[depth:]), size=f.size, asked=f.asked)
+        for f in found.values()
+    ]
+    return sorted(listed, key=lambda file: file.name)
+
+
+def _shared(roots: list[tuple[str, ...]]) -> int:
+    """How many leading names all roots have in common."""
+    steps = zip(*roots, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda step: len(set(step)) == 1, steps))
+
+
+def _name(parts: tuple[str, ...]) -> str:
+    name = "/".join(parts)
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"The file name {name!r} is not valid Unicode, and a store is written in Unicode. "
+            "Rename the file."
+        ) from error
+    return name
+
+
+def _local(given: str) -> tuple[tuple[str, ...], list[_Found]]:
+    path = Path(os.path.abspath(local_path(given) or given))  # noqa: PTH100 (resolve() would follow links)
+    if path.is_file():
+        return _parts(path.parent), [_file(path, asked=True)]
+    if path.is_dir():
+        return _parts(path), list(_walk(path))
+    if not _MAGIC & set(given):
+        raise DataError(f"{given} is not there (or no file or folder). Check the path.")
+    steps = path.parts
+    plain = next(i for i, step in enumerate(steps) if _MAGIC & set(step))
+    found: list[_Found] = []
+    for match in glob.glob(str(path), recursive=True):  # noqa: PTH207 (no dot names)
+        hit = Path(match)
+        found += [_file(hit, asked=True)] if hit.is_file() else _walk(hit)
+    if not found:
+        raise DataError(f"No file matches {given}. Check the pattern (and quote it in the shell).")
+    return _parts(Path(*steps[:plain])), found
+
+
+def _walk(folder: Path) -> Iterator[_Found]:
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            path = Path(where, name)
+            if not name.startswith(".") and path.is_file():
+                yield _file(path, asked=False)
+
+
+def _parts(path: Path) -> tuple[str, ...]:
+    return ("file", *path.parts[1:])
+
+
+def _file(path: Path, *, asked: bool) -> _Found:
+    return _Found(str(path), _parts(path), path.stat().st_size, asked)
+
+
+def _remote(given: str) -> tuple[tuple[str, ...], list[_Found]]:
+    system, path = filesystem(given)
+    scheme = given.split("://", 1)[0]
+
+    def parts(name: str) -> tuple[str, ...]:
+        return (scheme, *(step for step in name.split("/") if step))
+
+    def file(name: str, size: int | None, *, asked: bool) -> _Found:
+        if size is None:
+            raise DataError(f"{given} does not say how long it is. Download it and give the copy.")
+        return _Found(system.unstrip_protocol(name), parts(name), size, asked)
+
+    if system.isfile(path):
+        return parts(path)[:-1], [file(path, system.info(path)["size"], asked=True)]
+    magic = bool(_MAGIC & set(path))
+    hits = system.glob(path, detail=True) if magic else system.find(path, detail=True)
+    found = [
+        file(name, info["size"], asked=magic)
+        for name, info in hits.items()
+        if info["type"] == "file" and (magic or not _hidden(name, below=path))
+    ]
+    if not found:
+        raise DataError(f"{given} is not there or holds no file. Check the address.")
+    root = parts(path)
+    if magic:
+        root = root[: next(i for i, step in enumerate(root) if _MAGIC & set(step))]
+    return root, found
+
+
+def _hidden(name: str, *, below: str) -> bool:
+    return any(step.startswith(".") for step in name[len(below) :].split("/"))

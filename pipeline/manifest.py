@@ -1,0 +1,201 @@
+"""The manifest: what a store is made of, and whether what lies there is that."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pipeline.errors import DataError
+from pipeline.files import is_temporary, join, list_folder, read_bytes, sha256_of
+
+FORMAT = "longrow-store-1"
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.model"
+INDEX = "index.arrow"
+REJECTS = "rejects.jsonl"
+PARTS = "parts"
+SPLIT_RULE = "sha256(text)[:8], big-endian, below held_out * 2**64: validation"
+_BUILD_AGAIN = "Run `longrow build` again with the same corpus: it keeps what is whole."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartEntry:
+    """One part, as the manifest knows it; its documents follow those of the part before."""
+
+    key: str
+    documents: int
+    tokens: int  # EOD not counted
+    bytes: int  # of text
+    size_bytes: int  # of the file
+    sha256: str
+    record_sha256: str  # of the commit record beside it
+
+    @property
+    def name(self) -> str:
+        return f"{PARTS}/{self.key}.arrow"
+
+    @property
+    def record_name(self) -> str:
+        return f"{PARTS}/{self.key}.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """A file beside the parts."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """All that defines a store. Nothing in it tells when, where or by how many it was built.
+
+    Attributes:
+        vocab_size: Ids in all; none in the parts is as large.
+        bos: Id that a reader puts before a document.
+        eod: Id that stands after each document.
+        dtype: Of the ids: `uint16` or `uint32`.
+        held_out: Part of the documents in the validation split.
+        split_rule: How a document's split is found.
+        documents: In all splits.
+        tokens: Of text; EOD not counted.
+        bytes: Of text in UTF-8.
+        empty: Documents without text, left out.
+        rejected: Bad records by reason.
+        duplicate_ids: How many ids stand at more than one document (kept all the same).
+        first_duplicates: Some of them, with the number of documents of each.
+        parts: In store order.
+        files: Tokenizer, index and rejects.
+        fingerprint: sha256 of all the above.
+    """
+
+    format: str = FORMAT
+    vocab_size: int
+    bos: int
+    eod: int
+    dtype: str
+    held_out: float
+    split_rule: str = SPLIT_RULE
+    documents: int
+    tokens: int
+    bytes: int
+    empty: int
+    rejected: dict[str, int]
+    duplicate_ids: int
+    first_duplicates: dict[str, int]
+    parts: tuple[PartEntry, ...]
+    files: tuple[FileEntry, ...]
+    fingerprint: str = ""
+
+    @property
+    def tokenizer(self) -> str:
+        """sha256 of the tokenizer."""
+        return next(file.sha256 for file in self.files if file.name == TOKENIZER)
+
+    def sealed(self) -> "Manifest":
+        """This manifest with its fingerprint."""
+        return replace(self, fingerprint=_fingerprint(asdict(self)))
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The manifest's file."""
+    return canonical(asdict(manifest))
+
+
+def canonical(value: Any) -> bytes:
+    """JSON with one spelling only: sorted keys, UTF-8, a line end."""
+    return (json.dumps(value, sort_keys=True, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def read_manifest(store: str) -> Manifest:
+    """Read and check a manifest.
+
+    Raises:
+        DataError: There is none, or it is damaged, changed by hand or of another version.
+    """
+    url = join(store, MANIFEST)
+    try:
+        data = read_bytes(url)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        begun = list_folder(join(store, PARTS))
+        raise DataError(
+            f"{store} holds no {MANIFEST}: "
+            + (
+                f"its build was not finished ({len(begun)} files are there). {_BUILD_AGAIN}"
+                if begun
+                else "it is no store. Build one with `longrow build CORPUS --out STORE`."
+            )
+        ) from error
+    try:
+        saved = json.loads(data)
+        found = saved["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{url} is damaged: it is no JSON manifest. {_BUILD_AGAIN}") from error
+    if found != FORMAT:
+        raise DataError(
+            f"{url} is of format {found!r}, this version reads {FORMAT!r}. Build the store anew."
+        )
+    if _fingerprint(saved) != saved.get("fingerprint"):
+        raise DataError(
+            f"{url} was changed: its fingerprint does not fit what it says. {_BUILD_AGAIN}"
+        )
+    parts = tuple(PartEntry(**part) for part in saved.pop("parts"))
+    files = tuple(FileEntry(**file) for file in saved.pop("files"))
+    return Manifest(**saved, parts=parts, files=files)
+
+
+def faults(store: str, manifest: Manifest, *, rehash: bool) -> Iterator[str]:
+    """What does not fit the manifest, a sentence each.
+
+    Args:
+        store: Where the store lies.
+        manifest: What it says of itself.
+        rehash: Read every file; else sizes only (a listing for all parts) and the small files.
+    """
+    beside = list_folder(store)
+    parts = list_folder(join(store, PARTS))
+    for file in manifest.files:
+        small = file.name != REJECTS
+        yield from _fault(
+            join(store, file.name), beside.get(file.name), file, rehash=rehash or small
+        )
+    for part in manifest.parts:
+        size = parts.get(f"{part.key}.arrow")
+        yield from _fault(join(store, part.name), size, part, rehash=rehash)
+        record = join(store, part.record_name)
+        if f"{part.key}.json" not in parts:
+            yield f"{record}, the record of a part, is missing. {_BUILD_AGAIN}"
+        elif rehash and sha256_of(record) != part.record_sha256:
+            yield f"{record}, the record of a part, was changed. Remove it. {_BUILD_AGAIN}"
+    ours = {f"{part.key}.{kind}" for part in manifest.parts for kind in ("arrow", "json")}
+    for name in sorted(parts):
+        if name not in ours and not is_temporary(name):
+            yield (
+                f"{join(store, PARTS, name)} is foreign: the manifest does not name it. "
+                "Move it away, or run `longrow build` again if a build was cut short."
+            )
+
+
+def _fault(
+    url: str, size: int | None, entry: PartEntry | FileEntry, *, rehash: bool
+) -> Iterator[str]:
+    if size is None:
+        yield f"{url} is missing; the manifest names it. {_BUILD_AGAIN}"
+    elif size != entry.size_bytes:
+        yield (
+            f"{url} holds {size:,} bytes, the manifest says {entry.size_bytes:,}. "
+            f"Remove it. {_BUILD_AGAIN}"
+        )
+    elif rehash and sha256_of(url) != entry.sha256:
+        yield (
+            f"{url} has the right size and the wrong sha256: a bit flipped, or it belongs to "
+            f"another store. Remove it. {_BUILD_AGAIN}"
+        )
+
+
+def _fingerprint(saved: dict[str, Any]) -> str:
+    said = {name: value for name, value in saved.items() if name != "fingerprint"}
+    return hashlib.sha256(canonical(said)).hexdigest()

@@ -1,0 +1,256 @@
+"""Documents -> one Arrow file, and the file -> its documents again, not copied.
+
+Rows are documents. The file is plain Arrow IPC, uncompressed, so that a reader maps it and a
+document is a slice; record batches are bounded, so that a writer holds one of them and no more.
+"""
+
+import hashlib
+import io
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.errors import DataError
+from pipeline.files import local_path, read_bytes, writing_whole
+
+FORMAT = "longrow-part-1"
+SPLITS = ("train", "validation")  # a document's split is an index into these
+BATCH_TOKENS = 4_000_000
+Tokens = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartHead:
+    """What a part says of itself.
+
+    Attributes:
+        key: Of the task it holds; also its name.
+        tokenizer: sha256 of the tokenizer whose ids it holds.
+        vocab_size: No id is as large as this.
+        eod: The id after each document's own.
+        dtype: `uint16` or `uint32`.
+    """
+
+    key: str
+    tokenizer: str
+    vocab_size: int
+    eod: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """One row of a part; `tokens` (n,) without EOD, of any integer type."""
+
+    uid: str
+    source: str
+    record: int
+    split: int
+    num_bytes: int
+    num_chars: int
+    num_words: int
+    tokens: npt.NDArray[Any]
+
+
+def dtype_for(vocab_size: int) -> str:
+    """The smallest type for ids 0 .. vocab_size - 1."""
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
+
+
+class PartWriter:
+    """Takes documents one by one; writes a batch whenever enough tokens have come together."""
+
+    def __init__(self, sink: IO[bytes], head: PartHead, sources: Sequence[str]) -> None:
+        self._sink = _Hashed(sink)
+        self._head = head
+        self._sources = pa.array(sources, pa.string())
+        self._source_at = {source: i for i, source in enumerate(sources)}
+        self._waiting: list[Encoded] = []
+        self._num_waiting = 0
+        self._schema = _schema(head)
+        self._file = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), self._schema)
+
+    def add(self, document: Encoded) -> None:
+        """Take a document.
+
+        Raises:
+            DataError: It holds an id that is outside the vocabulary.
+        """
+        self._waiting.append(document)
+        self._num_waiting += len(document.tokens) + 1
+        if self._num_waiting >= BATCH_TOKENS:
+            self._flush()
+
+    def close(self) -> tuple[int, str]:
+        """Write what waits and the footer; return the file's size in bytes and its sha256."""
+        if self._waiting:
+            self._flush()
+        self._file.close()
+        return self._sink.size, self._sink.digest.hexdigest()
+
+    def _flush(self) -> None:
+        rows, self._waiting, self._num_waiting = self._waiting, [], 0
+        lengths = np.array([len(row.tokens) + 1 for row in rows], dtype=np.int64)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        eod = np.array([self._head.eod])
+        ids = np.concatenate([piece for row in rows for piece in (row.tokens, eod)])
+        self._check(ids, rows, offsets)
+        tokens = pa.LargeListArray.from_arrays(
+            pa.array(offsets), pa.array(ids.astype(self._head.dtype))
+        )
+        places = pa.array([self._source_at[row.source] for row in rows], pa.int32())
+        columns = [
+            pa.array([row.uid for row in rows], pa.string()),
+            pa.DictionaryArray.from_arrays(places, self._sources),
+            pa.array([row.record for row in rows], pa.int64()),
+            pa.array([row.split for row in rows], pa.uint8()),
+            pa.array([row.num_bytes for row in rows], pa.int64()),
+            pa.array([row.num_chars for row in rows], pa.int64()),
+            pa.array([row.num_words for row in rows], pa.int64()),
+            tokens,
+        ]
+        self._file.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def _check(self, ids: npt.NDArray[Any], rows: list[Encoded], offsets: Counts) -> None:
+        """A cast to 16 bits would turn a wrong id into a right one: look before it."""
+        if ids.min() >= 0 and ids.max() < self._head.vocab_size:
+            return
+        wrong = int(np.flatnonzero((ids < 0) | (ids >= self._head.vocab_size))[0])
+        row = rows[int(np.searchsorted(offsets, wrong, side="right")) - 1]
+        raise DataError(
+            f"{row.source} at byte {row.record}: the tokenizer gave id {int(ids[wrong]):,}, "
+            f"and its vocabulary ends at {self._head.vocab_size - 1:,}. The tokenizer file is "
+            "damaged or of another kind: train it anew."
+        )
+
+
+@contextmanager
+def writing_part(url: str, head: PartHead, sources: Sequence[str]) -> Iterator[PartWriter]:
+    """A part to fill; it appears under its name when the block ends well (after `close`)."""
+    with writing_whole(url) as sink:
+        yield PartWriter(sink, head, sources)
+
+
+class Part:
+    """A part, mapped. Its arrays live as long as anything that looks at them."""
+
+    def __init__(self, url: str) -> None:
+        schema, self._batches = open_arrow(url)
+        self.head = _head(schema, url)
+        ends = np.cumsum([0, *(batch.num_rows for batch in self._batches)]).tolist()
+        self._first, self.num_documents = ends[:-1], ends[-1]
+        lists = [batch.column("tokens") for batch in self._batches]
+        self._values = [column.values.to_numpy(zero_copy_only=True) for column in lists]
+        self._offsets = [column.offsets.to_numpy(zero_copy_only=True) for column in lists]
+
+    def tokens(self, row: int) -> Tokens:
+        """(n + 1,) ids of a document and EOD, a view into the file."""
+        batch = bisect_right(self._first, row) - 1
+        offsets = self._offsets[batch]
+        row -= self._first[batch]
+        return self._values[batch][offsets[row] : offsets[row + 1]]
+
+    def num_tokens(self) -> Counts:
+        """(documents,) tokens of each, EOD not counted."""
+        lengths = [np.diff(offsets) - 1 for offsets in self._offsets]
+        return np.concatenate([np.zeros(0, np.int64), *lengths])
+
+    def numbers(self, name: str) -> Counts:
+        """(documents,) of a column of whole numbers."""
+        columns = [batch.column(name).to_numpy() for batch in self._batches]
+        return np.concatenate([np.zeros(0, np.int64), *columns]).astype(np.int64)
+
+    def value(self, name: str, row: int) -> Any:
+        """One cell, as Python has it."""
+        batch = bisect_right(self._first, row) - 1
+        return self._batches[batch].column(name)[row - self._first[batch]].as_py()
+
+    def uids(self) -> pa.ChunkedArray:
+        return pa.chunked_array([b.column("uid") for b in self._batches], type=pa.string())
+
+
+def open_arrow(url: str) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """Map a local Arrow file, or read a remote one into memory.
+
+    The file is closed again: the batches keep the mapping, and no descriptor is held for a part.
+
+    Raises:
+        DataError: It is no whole Arrow file.
+    """
+    path = local_path(url)
+    try:
+        with pa.memory_map(str(path)) if path else pa.BufferReader(read_bytes(url)) as source:
+            reader = pa.ipc.open_file(source)
+            return reader.schema, [reader.get_batch(i) for i in range(reader.num_record_batches)]
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(
+            f"{url} is no whole Arrow file ({error}). Remove it and run `longrow build` again."
+        ) from error
+
+
+def _field(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+def _schema(head: PartHead) -> pa.Schema:
+    ids = pa.uint16() if head.dtype == "uint16" else pa.uint32()
+    fields = [
+        _field("uid", pa.string()),
+        _field("source", pa.dictionary(pa.int32(), pa.string())),
+        _field("record", pa.int64()),
+        _field("split", pa.uint8()),
+        _field("num_bytes", pa.int64()),
+        _field("num_chars", pa.int64()),
+        _field("num_words", pa.int64()),
+        _field("tokens", pa.large_list(ids)),
+    ]
+    return pa.schema(
+        fields,
+        metadata={
+            "format": FORMAT,
+            "task": head.key,
+            "tokenizer": head.tokenizer,
+            "vocab_size": str(head.vocab_size),
+            "eod": str(head.eod),
+        },
+    )
+
+
+def _head(schema: pa.Schema, url: str) -> PartHead:
+    said = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
+    if said.get("format") != FORMAT:
+        raise DataError(
+            f"{url} is of format {said.get('format', 'unknown')!r}, this version reads {FORMAT!r}. "
+            "Remove it and run `longrow build` again."
+        )
+    return PartHead(
+        key=said["task"],
+        tokenizer=said["tokenizer"],
+        vocab_size=int(said["vocab_size"]),
+        eod=int(said["eod"]),
+        dtype=str(schema.field("tokens").type.value_type),
+    )
+
+
+class _Hashed(io.RawIOBase):
+    """A sink that counts and hashes what passes."""
+
+    def __init__(self, sink: IO[bytes]) -> None:
+        self._sink = sink
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self.digest.update(data)
+        self.size += self._sink.write(data)
+        return len(data)

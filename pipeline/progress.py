@@ -1,0 +1,60 @@
+"""How far a build is: frozen numbers, and the functions that move them on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from pipeline.commit import TaskRecord
+from pipeline.corpus import Plan, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """How far a builder is in the task it has."""
+
+    documents: int = 0
+    tokens: int = 0
+    bytes: int = 0  # on disk
+    rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildProgress:
+    """How far a build is. Bytes are those on disk, the only ones known beforehand."""
+
+    tasks_done: int = 0
+    tasks: int
+    bytes_done: int = 0
+    bytes: int
+    documents: int = 0
+    tokens: int = 0
+    rejected: int = 0
+
+
+def at_start(plan: Plan) -> BuildProgress:
+    """The progress before the first task."""
+    return BuildProgress(tasks=len(plan.tasks), bytes=plan.num_bytes)
+
+
+def after(progress: BuildProgress, task: Task, record: TaskRecord) -> BuildProgress:
+    """The progress with one more task done."""
+    return replace(
+        progress,
+        tasks_done=progress.tasks_done + 1,
+        bytes_done=progress.bytes_done + task.num_bytes,
+        documents=progress.documents + record.documents,
+        tokens=progress.tokens + record.tokens,
+        rejected=progress.rejected + len(record.rejects),
+    )
+
+
+def during(progress: BuildProgress, seen: Iterable[Seen]) -> BuildProgress:
+    """The progress with what is under way on top."""
+    under_way = list(seen)
+    done = progress.bytes_done + sum(s.bytes for s in under_way)
+    return replace(
+        progress,
+        bytes_done=min(done, progress.bytes),  # a line that leaves its task is read to its end
+        documents=progress.documents + sum(s.documents for s in under_way),
+        tokens=progress.tokens + sum(s.tokens for s in under_way),
+        rejected=progress.rejected + sum(s.rejected for s in under_way),
+    )

@@ -1,0 +1,193 @@
+"""A finished store: documents by number, mapped and not copied."""
+
+import io
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.errors import DataError
+from pipeline.files import join
+from pipeline.manifest import INDEX, TOKENIZER, Manifest, faults, read_manifest
+from pipeline.part import SPLITS, Counts, Part, Tokens, open_arrow
+from pipeline.tokenizer import Tokenizer
+
+Split = Literal["train", "validation"]
+_OPEN_PARTS = 16_384  # mapped at a time; Linux gives a process 65,530 mappings
+
+
+class Store:
+    """Read access to a store. Cheap to open in any process; open it there by path.
+
+    A document's number (doc_id) counts all documents of the store in the order of the manifest.
+    """
+
+    def __init__(self, url: str, manifest: Manifest) -> None:
+        self.url = url
+        self.manifest = manifest
+        self._bases = [0, *accumulate(part.documents for part in manifest.parts)]
+        self._open: OrderedDict[int, Part] = OrderedDict()
+        self._tokenizer: Tokenizer | None = None
+        self._lengths, self._splits = read_index(join(url, INDEX))
+        if len(self._lengths) != manifest.documents or self._bases[-1] != manifest.documents:
+            raise DataError(
+                f"{url}: index.arrow counts {len(self._lengths):,} documents, the parts "
+                f"{self._bases[-1]:,}, the manifest {manifest.documents:,}. Build the store anew."
+            )
+
+    @classmethod
+    def open(cls, url: str) -> "Store":
+        """Open a store after a look at its manifest and at the size of every file.
+
+        Costs one listing of the parts and one pass over index.arrow; no part is opened.
+
+        Raises:
+            DataError: No manifest, or something does not fit it; the first fault is named.
+        """
+        manifest = read_manifest(url)
+        for fault in faults(url, manifest, rehash=False):
+            raise DataError(fault)
+        return cls(url, manifest)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.manifest.fingerprint
+
+    @property
+    def vocab_size(self) -> int:
+        return self.manifest.vocab_size
+
+    @property
+    def bos(self) -> int:
+        return self.manifest.bos
+
+    @property
+    def eod(self) -> int:
+        return self.manifest.eod
+
+    def tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer.load(join(self.url, TOKENIZER))
+        return self._tokenizer
+
+    def num_tokens(self, split: Split) -> Counts:
+        """(documents of the split,) tokens of text of each, EOD not counted, in store order."""
+        return self._lengths[self._splits == SPLITS.index(split)]
+
+    def doc_ids(self, split: Split) -> Counts:
+        """(documents of the split,) their numbers, in the same order."""
+        return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
+
+    def read(self, doc_id: int) -> Tokens:
+        """(n + 1,) ids of a document and EOD: a view into the mapped file."""
+        part, row = self._locate(doc_id)
+        return part.tokens(row)
+
+    def sizes(self, doc_ids: Sequence[int] | Counts) -> tuple[Counts, Counts, Counts]:
+        """Bytes, characters and words of the texts, (len(doc_ids),) each.
+
+        A word is a run of bytes without ASCII blanks.
+        """
+        ids = np.asarray(doc_ids, dtype=np.int64)
+        self._check_range(ids)
+        sizes = np.zeros((3, len(ids)), dtype=np.int64)
+        of_part = np.searchsorted(self._bases, ids, side="right") - 1
+        for index in np.unique(of_part).tolist():
+            here = of_part == index
+            part, rows = self._part(index), ids[here] - self._bases[index]
+            for column, name in enumerate(("num_bytes", "num_chars", "num_words")):
+                sizes[column, here] = part.numbers(name)[rows]
+        return sizes[0], sizes[1], sizes[2]
+
+    def uid(self, doc_id: int) -> str:
+        """The corpus's own id of a document."""
+        part, row = self._locate(doc_id)
+        return part.value("uid", row)
+
+    def origin(self, doc_id: int) -> tuple[str, int]:
+        """Source file of a document and the byte where its record begins there."""
+        part, row = self._locate(doc_id)
+        return part.value("source", row), part.value("record", row)
+
+    def text(self, doc_id: int) -> str:
+        """The document's text, decoded from its ids."""
+        return self.tokenizer().decode(self.read(doc_id)[:-1])
+
+    def verify(self) -> list[str]:
+        """Read everything, hash everything; return all faults, a sentence each."""
+        found = list(faults(self.url, self.manifest, rehash=True))
+        if not found:
+            for index in range(len(self.manifest.parts)):
+                try:
+                    self._part(index)
+                except DataError as error:
+                    found.append(str(error))
+        return found
+
+    def _locate(self, doc_id: int) -> tuple[Part, int]:
+        doc_id = int(doc_id)  # a numpy number makes bisect three times slower
+        index = bisect_right(self._bases, doc_id) - 1
+        if doc_id < 0 or doc_id >= self._bases[-1]:
+            self._check_range(np.array([doc_id]))
+        return self._open.get(index) or self._part(index), doc_id - self._bases[index]
+
+    def _part(self, index: int) -> Part:
+        if index in self._open:
+            return self._open[index]
+        entry = self.manifest.parts[index]
+        url = join(self.url, entry.name)
+        part = Part(url)
+        head = part.head
+        if (head.key, part.num_documents) != (entry.key, entry.documents):
+            raise DataError(
+                f"{url} is a foreign part: it holds task {head.key} with {part.num_documents:,} "
+                f"documents, the manifest says {entry.key} with {entry.documents:,}. Remove it and "
+                "run `longrow build` again."
+            )
+        if (head.tokenizer, head.dtype) != (self.manifest.tokenizer, self.manifest.dtype):
+            raise DataError(
+                f"{url} was encoded with another tokenizer ({head.tokenizer[:12]}) than the "
+                f"store's ({self.manifest.tokenizer[:12]}). Remove it and run `longrow build` "
+                "again."
+            )
+        if len(self._open) >= _OPEN_PARTS:
+            self._open.popitem(last=False)  # views given out keep their mapping alive
+        self._open[index] = part
+        return part
+
+    def _check_range(self, ids: npt.NDArray[np.int64]) -> None:
+        wrong = ids[(ids < 0) | (ids >= self._bases[-1])]
+        if len(wrong):
+            raise IndexError(
+                f"{self.url} holds documents 0 to {self._bases[-1] - 1:,}, asked for {wrong[0]:,}."
+            )
+
+
+def write_index(num_tokens: Counts, split: npt.NDArray[np.uint8]) -> bytes:
+    """The bytes of index.arrow: length and split of every document, in store order."""
+    columns = [pa.array(num_tokens, pa.int64()), pa.array(split, pa.uint8())]
+    out = io.BytesIO()
+    schema = pa.schema([("num_tokens", pa.int64()), ("split", pa.uint8())])
+    with pa.ipc.new_file(out, schema) as file:
+        file.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return out.getvalue()
+
+
+def read_index(url: str) -> tuple[Counts, npt.NDArray[np.uint8]]:
+    """(documents,) lengths and (documents,) splits, views into the file."""
+    batch = open_arrow(url)[1][0]
+    return batch.column("num_tokens").to_numpy(), batch.column("split").to_numpy()
+
+
+def repeated(columns: Sequence[pa.ChunkedArray]) -> dict[str, int]:
+    """Values that stand in the columns more than once, by first sight, with their counts."""
+    counts = pa.chunked_array([chunk for c in columns for chunk in c.chunks], pa.string())
+    table = counts.value_counts()
+    often = table.take(pa.array(np.flatnonzero(table.field("counts").to_numpy() > 1)))
+    names, numbers = often.field("values").to_pylist(), often.field("counts").to_pylist()
+    return dict(zip(names, numbers, strict=True))

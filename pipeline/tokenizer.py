@@ -1,0 +1,213 @@
+"""Text -> token ids and back, nothing lost: decode(encode(text)) == text."""
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import sentencepiece
+
+from pipeline.errors import DataError
+from pipeline.files import read_bytes
+from pipeline.sample import PIECE_CHARS, sample_pieces
+from pipeline.settings import TokenizerSettings
+
+Ids = npt.NDArray[np.int32]
+
+BLANK = "\u2581"  # sentencepiece writes a blank so, and would read this letter as one
+_BYTE_FORMAT = {"format": "longrow-bytes", "version": 1}
+_NUM_THREADS = 8  # part of the result: the sums of unigram's training depend on it
+_LOSSLESS: dict[str, Any] = {
+    "byte_fallback": True,
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+    "add_dummy_prefix": False,
+    "allow_whitespace_only_pieces": True,
+    "split_digits": True,
+    "user_defined_symbols": ["\n", "\t", "\r"],
+    "character_coverage": 0.9995,  # rarer letters are written in bytes
+    "max_sentence_length": 4 * PIECE_CHARS,
+    "minloglevel": 2,
+}
+
+
+class Tokenizer:
+    """A sentencepiece model, or plain bytes; the file says which.
+
+    Attributes:
+        vocab_size: Ids in all, begin and end of document among them.
+        bos: Id that stands before a document.
+        eod: Id that ends a document.
+        sha256: Of the file.
+        model_bytes: The file.
+    """
+
+    def __init__(self, model: bytes, *, name: str = "the tokenizer") -> None:
+        self.model_bytes = model
+        self.sha256 = hashlib.sha256(model).hexdigest()
+        self._pieces = None if _is_bytes(model) else _processor(model, name)
+        self._blank: Ids | None = None  # the letter BLANK, spelled in bytes
+        self._as_array: dict[str, Any] = {"out_type": "numpy"}
+        if self._pieces is None:
+            self.bos, self.eod, self.vocab_size = 256, 257, 258
+            return
+        try:
+            self._pieces.encode("", **self._as_array)
+        except (
+            RuntimeError,
+            ValueError,
+        ):  # sentencepiece below 0.2.2 knows lists only: 1.2x slower
+            self._as_array = {}
+        free = self._pieces.get_piece_size()
+        self.bos = self._pieces.bos_id()
+        if self.bos < 0:
+            self.bos, free = free, free + 1
+        self.eod = self._pieces.eos_id()
+        if self.eod < 0:
+            self.eod, free = free, free + 1
+        self.vocab_size = free
+        spelled = [self._pieces.piece_to_id(f"<0x{byte:02X}>") for byte in BLANK.encode()]
+        if all(self._pieces.is_byte(piece) for piece in spelled):
+            self._blank = np.array(spelled, dtype=np.int32)
+
+    @classmethod
+    def load(cls, url: str) -> "Tokenizer":
+        """Read a tokenizer file.
+
+        Raises:
+            DataError: The file is missing or no tokenizer.
+        """
+        try:
+            return cls(read_bytes(url), name=url)
+        except FileNotFoundError as error:
+            raise DataError(
+                f"No tokenizer at {url}. Train one (`longrow tokenizer CORPUS --out {url}`) or "
+                "give the path of a sentencepiece model."
+            ) from error
+
+    @classmethod
+    def from_bytes(cls, model: bytes) -> "Tokenizer":
+        return cls(model)
+
+    def encode(self, text: str) -> Ids:
+        """Ids of a whole document, without begin and end.
+
+        Never give it pieces of a document: unigram's ids depend on where a text is cut.
+
+        Returns:
+            (n,)
+
+        Raises:
+            DataError: The text holds half a surrogate pair, which no UTF-8 can say.
+        """
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"The text holds a lone surrogate at character {error.start}, which UTF-8 cannot "
+                "write. Repair the record or let it be rejected."
+            ) from error
+        pieces = self._pieces
+        if pieces is None:
+            return np.frombuffer(data, dtype=np.uint8).astype(np.int32)
+        if self._blank is None or BLANK not in text:
+            return np.asarray(pieces.encode(text, **self._as_array), dtype=np.int32)
+        parts: list[Ids] = []
+        for part in text.split(BLANK):
+            parts += [np.asarray(pieces.encode(part), dtype=np.int32), self._blank]
+        return np.concatenate(parts[:-1])
+
+    def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
+        """Text of ids; begin and end say nothing."""
+        array = np.asarray(ids, dtype=np.int64)
+        array = array[(array != self.bos) & (array != self.eod)]
+        if self._pieces is None:
+            return array.astype(np.uint8).tobytes().decode(errors="replace")
+        return self._pieces.decode(array.tolist())
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    model_type: str = "unigram",
+    seed: int = 1,
+    sample_bytes: int = 10_000_000,
+) -> bytes:
+    """Train on a sample of whole documents and give the file's bytes: the same for the same texts.
+
+    Raises:
+        DataError: The texts are too few or too plain for the vocabulary.
+    """
+    if model_type == "byte":
+        return json.dumps(_BYTE_FORMAT).encode()
+    pieces = sample_pieces(texts, sample_bytes=sample_bytes, seed=seed)
+    if not pieces:
+        raise DataError("The corpus holds no text to train a tokenizer on. Check --text-key.")
+    out = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(pieces),
+            model_writer=out,
+            vocab_size=vocab_size,
+            model_type=model_type,
+            num_threads=_NUM_THREADS,
+            **_LOSSLESS,
+        )
+    except RuntimeError as error:
+        raise DataError(_in_words(str(error), vocab_size, pieces)) from error
+    return out.getvalue()
+
+
+def train_from_settings(texts: Iterable[str], settings: TokenizerSettings) -> bytes:
+    """`train_tokenizer` as a run's configuration says."""
+    return train_tokenizer(
+        texts,
+        vocab_size=settings.vocab_size,
+        model_type=settings.model_type,
+        seed=settings.seed,
+        sample_bytes=settings.sample_bytes,
+    )
+
+
+def _in_words(message: str, vocab_size: int, pieces: list[str]) -> str:
+    size = sum(len(piece.encode()) for piece in pieces)
+    least = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+    most = re.search(r"value <= (\d+)", message)
+    if least:
+        return (
+            f"A vocabulary of {vocab_size:,} is too small for the letters of this corpus: "
+            f"ask for at least {int(least[1]):,}."
+        )
+    if most:
+        return (
+            f"The corpus is too small for a vocabulary of {vocab_size:,}: {size:,} bytes of text "
+            f"give at most {int(most[1]):,}. Ask for fewer, or give more text."
+        )
+    return (
+        f"sentencepiece could not train {vocab_size:,} pieces on {size:,} bytes of text: "
+        f"{message}. Give more text or ask for fewer pieces."
+    )
+
+
+def _is_bytes(model: bytes) -> bool:
+    if not model.startswith(b"{"):
+        return False
+    try:
+        return json.loads(model) == _BYTE_FORMAT
+    except ValueError:
+        return False
+
+
+def _processor(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise DataError(
+            f"{name} is no sentencepiece model ({len(model):,} bytes: {error}). "
+            "Give the .model file, or train one with `longrow tokenizer`."
+        ) from error
