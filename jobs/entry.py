@@ -104,7 +104,7 @@ def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:
     except BrokenPipeError:  # the reader of our output has left: nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
-    except BaseException as error:  # noqa: BLE001 (the process ends here, with its code)
+    except BaseException as error:
         if isinstance(error, SystemExit):
             raise
         code, message = explain(error)
