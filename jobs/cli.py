@@ -9,10 +9,15 @@ from jobs.entry import DISTRIBUTION, run
 
 # In the order of a first day. The file of a command is jobs/NAME.py, and its object is `command`.
 COMMANDS = {
+    "demo": "Do all of it once, small: corpus, store, training, evaluation, text.",
     "tokenizer": "Train a lossless tokenizer on a corpus.",
     "build": "Tokenize a corpus into a store.",
     "verify": "Check every byte of a store.",
-    "show": "Say what a store holds.",
+    "train": "Train the run that a config describes.",
+    "resume": "Go on with a run from its newest checkpoint.",
+    "evaluate": "Score a run on held-out documents, with any memory lengths.",
+    "generate": "Write text with a run.",
+    "show": "Say what a store, a run or a checkpoint holds.",
 }
 
 

@@ -17,8 +17,34 @@ from ray._raylet import (
 )
 
 from trainer.errors import ConfigError
+from trainer.settings import ClusterSettings
 
 OWN_ENVIRONMENT = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+@contextmanager
+def ray_for_training(settings: ClusterSettings) -> Iterator[str]:
+    """A Ray that can hold the workers of a run; gives a sentence that says which.
+
+    Raises:
+        ConfigError: No cluster answers at `settings.address`.
+    """
+    from trainer.launch_ray import ENVIRONMENT
+
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    slots = max(cores(), settings.workers)  # more workers than cores are slow, not wrong
+    with local_ray(num_cpus=slots, address=settings.address):
+        yield (
+            f"Ray: joined the cluster at {settings.address}."
+            if settings.address
+            else f"Ray: started on this machine for this command, {slots} CPU slots."
+        )
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

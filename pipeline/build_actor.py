@@ -43,7 +43,7 @@ class BuilderActor:
         return self._builder.seen()
 
 
-def build_store_with_actors(  # noqa: PLR0913
+def build_store_with_actors(
     inputs: Sequence[str],
     *,
     tokenizer: str,

@@ -1,6 +1,8 @@
 """What every test shares: the mark of its folder, and how hard Hypothesis looks."""
 
+import json
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -19,3 +21,26 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(item.path.relative_to(TESTS).parts[0])
+
+
+@pytest.fixture(scope="session")
+def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 60 small documents in bytes, a dozen of them held out."""
+    from pipeline.build import build_store
+    from pipeline.settings import BuildSettings
+    from pipeline.tokenizer import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("tiny")
+    draw = random.Random(7)
+    words = ["row", "memory", "segment", "offset", "reset", "step", "document", "token"]
+    texts = [" ".join(draw.choices(words, k=draw.randint(1, 60))) for _ in range(60)]
+    lines = [json.dumps({"id": f"d{i}", "text": text}) for i, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "bytes.model").write_bytes(train_tokenizer([], vocab_size=258, model_type="byte"))
+    build_store(
+        [str(folder / "corpus.jsonl")],
+        tokenizer=str(folder / "bytes.model"),
+        out=str(folder / "store"),
+        settings=BuildSettings(held_out=0.2),
+    )
+    return folder / "store"

@@ -141,7 +141,7 @@ class TrackingSettings:
 
     Attributes:
         uri: MLflow's tracking address; empty takes MLFLOW_TRACKING_URI, else a SQLite file beside
-            the runs.
+            the runs; "off" tracks nowhere, the run's folder has everything all the same.
         experiment: The experiment the run belongs to.
     """
 

@@ -1,0 +1,94 @@
+"""`longrow demo`: the main job from corpus to text, on a corpus that comes with the package."""
+
+import json
+import os
+from importlib.resources import as_file, files
+from typing import Any
+
+import click
+
+from jobs.entry import Exit, Job, Outcome, run
+
+CORPUS = ("definitions.jsonl", "factbook.jsonl.gz", "plays.jsonl")
+QUICK: dict[str, dict[str, Any]] = {
+    "run": {"name": "demo-quick"},
+    "data": {"store": "stores/demo-quick"},
+    "tokenizer": {"vocab_size": 512},
+    "model": {"layers": 2, "width": 64, "heads": 2, "head_width": 32, "inner_width": 256},
+    "trainer": {"steps": 60},
+    "optimizer": {"warmup_steps": 10},
+    "evaluate": {"every": 0},
+    "checkpoint": {"every": 20},
+}
+
+
+@click.command("demo", cls=Job)
+@click.option("--quick", is_flag=True, help="A smaller model and fewer steps: about a minute.")
+@click.option("--set", "sets", multiple=True, metavar="SECTION.KEY=VALUE", help="Other settings.")
+def command(quick: bool, sets: tuple[str, ...]) -> Outcome:
+    """Train a small model on real documents, and show what its memory is worth.
+
+    Writes runs/ and stores/ in the current folder. Ctrl-C saves a checkpoint; the same command goes
+    on from there.
+    """
+    import tomllib
+
+    from jobs.config import read_config
+    from jobs.drive import folder_of
+
+    tables = tomllib.loads(files("jobs").joinpath("demo.toml").read_text(encoding="utf-8"))
+    if quick:
+        tables = {key: tables.get(key, {}) | QUICK.get(key, {}) for key in tables | QUICK}
+    config = read_config(base=tables, sets=sets, environment=os.environ)
+    folder = folder_of(config)
+    summary = folder.read_json("summary.json")
+    if summary and summary["steps"] >= config.trainer.steps and summary["val_bits_per_byte"]:
+        click.echo(f"{folder.path} is done already; remove it to run the demo anew.\n")
+        return _close(config, summary)
+    try:
+        return _run(config)
+    except KeyboardInterrupt:
+        click.echo("longrow: Stopped before training; `longrow demo` goes on from here.", err=True)
+        return Outcome(code=Exit.INTERRUPTED)
+
+
+def _run(config: Any) -> Outcome:
+    from jobs.cluster import ray_for_training
+    from jobs.drive import drive, say
+    from jobs.prepare import prepare_store
+
+    with ray_for_training(config.cluster) as told:
+        say(told)
+        with as_file(files("jobs").joinpath("corpus")) as corpus:
+            prepare_store(config, [str(corpus / name) for name in CORPUS])
+        driven = drive(config, resume="auto", ray_is_up=True)
+    if driven.code is not Exit.DONE:
+        click.echo(f"longrow: {driven.message}", err=True)
+        return Outcome(facts=driven.summary.to_json(), code=driven.code)
+    return _close(config, driven.summary.to_json())
+
+
+def _close(config: Any, summary: dict[str, Any]) -> Outcome:
+    """The closing table, a sample of text, and where to look further."""
+    from jobs.drive import folder_of
+    from jobs.report import table, ways_on
+
+    folder = folder_of(config)
+    click.echo(table(summary))
+    samples = sorted((folder.path / "samples").glob("*.json"))
+    if samples:
+        first = json.loads(samples[-1].read_text(encoding="utf-8"))[0]
+        click.echo(f"\nA held-out document, {first['document']}, begun by its author:")
+        click.echo(_indented(first["prompt"]))
+        click.echo("and gone on with by the model:")
+        click.echo(_indented(first["text"]))
+    click.echo(f"\nLook further:\n{ways_on(config)}")
+    return Outcome(facts=summary)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.strip("\n").split("\n"))
+
+
+if __name__ == "__main__":
+    run(command)

@@ -1,0 +1,253 @@
+"""From a config to a verdict: check, take the run's folder, track, start the workers, sum up."""
+
+import os
+import secrets
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from jobs.config import RunConfig
+from jobs.entry import Exit, Terminated
+from jobs.progress import Progress
+from jobs.samples import write_samples
+from jobs.track import Track, track
+from pipeline.layout import check_documents
+from pipeline.store import Store
+from trainer.board import News, Verdict
+from trainer.errors import ConfigError
+from trainer.plan import TrainPlan
+from trainer.run_folder import RunFolder
+from trainer.signals import StopWish, stop_wish
+from trainer.summary import Summary, read_scores, summarize
+
+CODES = {"config": Exit.BAD_USE, "data": Exit.BAD_DATA}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driven:
+    """What came of a run.
+
+    Attributes:
+        summary: The run in numbers.
+        code: The exit code.
+        message: What to say when it did not come to its end.
+    """
+
+    summary: Summary
+    code: Exit
+    message: str = ""
+
+
+def folder_of(config: RunConfig) -> RunFolder:
+    """Where the run of `config` lives.
+
+    Raises:
+        ConfigError: run.folder is no local folder.
+    """
+    if "://" in config.run.folder:
+        raise ConfigError(
+            f"run.folder = {config.run.folder!r} is a URL; runs live in a folder that all workers "
+            "see under one name. Give a path."
+        )
+    return RunFolder(Path(config.run.folder).resolve() / config.run.name)
+
+
+def open_checked(config: RunConfig) -> Store:
+    """Open the run's store and see that its documents suffice.
+
+    Raises:
+        ConfigError: No store is named.
+        DataError: It cannot be read, or has fewer training documents than the run has rows.
+    """
+    if not config.data.store:
+        raise ConfigError("data.store is empty: name the store that `longrow build` wrote.")
+    store = Store.open(config.data.store)
+    check_documents(config.rows.rows, len(store.doc_ids("train")))
+    return store
+
+
+def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
+    """Train the run of `config` to its end, or until it is told to stop.
+
+    Args:
+        config: The run.
+        resume: "auto" goes on where the run's folder holds a run, "never" refuses one that does,
+            "must" refuses one that does not.
+        ray_is_up: Ray was initialised by the caller, with trainer.launch_ray's environment.
+
+    Raises:
+        ConfigError: A setting does not fit, or the run is there and must not be, or the reverse.
+        DataError: The store does not fit.
+    """
+    began = time.monotonic()
+    store = open_checked(config)
+    folder = _take_folder(config, resume)
+    tracked = track(config, folder, store, warn=say)
+    plan = plan_of(config, folder, store, tracked.run_id)
+    for line in folder.lines():
+        tracked.line(line)  # what an earlier start could not send; what MLflow has is left out
+    status = "crashed"
+    try:
+        with _ray_for(config, ray_is_up=ray_is_up), stop_wish() as wish:
+            verdict = _launch(plan, tracked, wish)
+        status = verdict.status
+        summary = _sum_up(config, folder, store, tracked, wall_seconds=time.monotonic() - began)
+    except (KeyboardInterrupt, Terminated):
+        status = "stopped"
+        raise
+    finally:
+        tracked.close(status)
+    return Driven(summary=summary, code=_code(verdict, wish), message=_message(verdict, folder))
+
+
+def _take_folder(config: RunConfig, resume: str) -> RunFolder:
+    folder = folder_of(config)
+    saved = folder.read_json("config.json") if folder.path.exists() else None
+    if saved is None and resume == "must":
+        raise ConfigError(
+            f"{folder.path} holds no run to go on with. Start one with `longrow train`."
+        )
+    if saved is not None and resume == "never":
+        raise ConfigError(
+            f"{folder.path} holds a run already. Leave out --resume never to go on with it, or "
+            "give another run.name."
+        )
+    folder.create()
+    if saved is None and is_first_rank(config):
+        folder.write_json("config.json", config.to_dict())
+    return folder
+
+
+def is_first_rank(config: RunConfig) -> bool:
+    """False in the second and later of several processes that torchrun started."""
+    return config.cluster.launcher != "local" or os.environ.get("RANK", "0") == "0"
+
+
+def plan_of(config: RunConfig, folder: RunFolder, store: Store, mlflow_run_id: str) -> TrainPlan:
+    """What the workers are told."""
+    return TrainPlan(
+        folder=str(folder.path),
+        store=_absolute(config.data.store),
+        store_fingerprint=store.fingerprint,
+        tokenizer_sha256=store.manifest.tokenizer,
+        launch=secrets.token_hex(4),
+        mlflow_run_id=mlflow_run_id,
+        seed=config.run.seed,
+        layout=config.rows,
+        model=replace(config.model, vocab_size=store.vocab_size),
+        trainer=config.trainer,
+        optimizer=config.optimizer,
+        evaluate=config.evaluate,
+        checkpoint=config.checkpoint,
+        cluster=config.cluster,
+    )
+
+
+def _absolute(store: str) -> str:
+    """Workers may stand in another folder."""
+    return store if "://" in store else str(Path(store).resolve())
+
+
+def _ray_for(config: RunConfig, *, ray_is_up: bool) -> AbstractContextManager[object]:
+    if config.cluster.launcher == "local" or ray_is_up:
+        return nullcontext()
+    from jobs.cluster import ray_for_training
+
+    return ray_for_training(config.cluster)
+
+
+def _launch(plan: TrainPlan, tracked: Track, wish: StopWish) -> Verdict:
+    if plan.cluster.launcher == "ray":
+        from trainer.launch_ray import launch_ray as launch
+    else:
+        from trainer.launch_local import launch_local as launch
+
+    with Progress("training", unit="steps") as progress:
+        return launch(
+            plan,
+            on_news=lambda news: _pass_on(news, plan, tracked, progress),
+            stop_reason=wish.reason,
+        )
+
+
+def _pass_on(news: News, plan: TrainPlan, tracked: Track, progress: Progress) -> None:
+    for note in news.notes:
+        say(note)
+    for line in news.lines:
+        tracked.line(line)
+        if line["kind"] == "checkpoint":
+            tracked.checkpoint(
+                RunFolder(plan.folder).checkpoints / line["checkpoint"], line["step"]
+            )
+        elif line["kind"] == "evaluation" and "eval/loss" in line:
+            say(
+                f"Step {line['step']}: held-out loss {line['eval/loss']:.4f} nats per token, "
+                f"{line['eval/bits_per_byte']:.4f} bits per byte."
+            )
+    steps = [line for line in news.lines if line["kind"] == "step"]
+    if steps:
+        last = steps[-1]
+        progress.show(
+            last["step"],
+            plan.trainer.steps,
+            f"loss {last['train/loss']:.3f}, {last['train/tokens_per_second']:,.0f} tokens/s",
+        )
+
+
+def _sum_up(
+    config: RunConfig, folder: RunFolder, store: Store, tracked: Track, *, wall_seconds: float
+) -> Summary:
+    """Write summary.json and the pictures, and hand them to MLflow."""
+    from trainer.pictures import loss_by_offset, loss_over_steps
+
+    summary = summarize(
+        folder,
+        documents=store.manifest.documents,
+        tokens=store.manifest.tokens,
+        memory=config.model.memory,
+        wall_seconds=wall_seconds,
+        mlflow_run_id=tracked.run_id,
+    )
+    folder.write_json("summary.json", summary.to_json())
+    tracked.file(folder.path / "summary.json")
+    lines = list(folder.lines())
+    name = config.run.name
+    if any(line["kind"] == "step" for line in lines):
+        loss_over_steps(lines, folder.path / "loss.png", title=f"{name}: loss")
+        tracked.file(folder.path / "loss.png", "pictures")
+    if scores := read_scores(folder):
+        title = f"{name}: held-out loss by offset, step {scores[0].step}"
+        loss_by_offset(scores, folder.path / "loss_by_offset.png", title=title)
+        tracked.file(folder.path / "loss_by_offset.png", "pictures")
+    if summary.steps >= config.trainer.steps:
+        write_samples(folder, store, tracked)
+    return summary
+
+
+def _code(verdict: Verdict, wish: StopWish) -> Exit:
+    if verdict.status == "done":
+        return Exit.DONE
+    if verdict.status == "stopped":
+        terminated = wish.signal is not None and wish.signal.name == "SIGTERM"
+        return Exit.TERMINATED if terminated else Exit.INTERRUPTED
+    return CODES.get(verdict.kind, Exit.FAILED)
+
+
+def _message(verdict: Verdict, folder: RunFolder) -> str:
+    if verdict.status == "done":
+        return ""
+    if verdict.status == "stopped":
+        return (
+            f"Stopped after step {verdict.step} ({verdict.reason}); a checkpoint of it is in "
+            f"{folder.checkpoints}. `longrow resume {folder.path}` goes on from there."
+        )
+    return verdict.reason
+
+
+def say(sentence: str) -> None:
+    """Say something to the person, above the progress bar where there is one."""
+    tqdm.write(sentence, file=sys.stderr)

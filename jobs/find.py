@@ -1,0 +1,66 @@
+"""From the word RUN on a command line to a run's folder, its config and its checkpoint."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jobs.config import RunConfig, read_config
+from trainer.checkpoint import NAME, CheckpointError, faults, newest_whole
+from trainer.errors import ConfigError
+from trainer.run_folder import RunFolder
+
+RUNS = "runs"
+
+
+def find_run(word: str) -> RunFolder:
+    """The run that `word` names: a folder, or a name under runs/.
+
+    Raises:
+        ConfigError: Neither holds a run.
+    """
+    places = [Path(word), Path(RUNS) / word]
+    for place in places:
+        if (place / "config.json").is_file():
+            return RunFolder(place.resolve())
+    raise ConfigError(
+        f"{word!r} is no run: neither {places[0]} nor {places[1]} has a config.json. Name a folder "
+        f"that `longrow train` wrote, or its name under {RUNS}/."
+    )
+
+
+def config_of(
+    folder: RunFolder, *, sets: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> RunConfig:
+    """The config of a run, with changes; the run stays where it lies."""
+    base = dict(folder.read_json("config.json") or {})
+    base["run"] = base.get("run", {}) | {
+        "folder": str(folder.path.parent),
+        "name": folder.path.name,
+    }
+    return read_config(base=base, sets=sets, environment=environment)
+
+
+def find_checkpoint(word: str) -> Path:
+    """The checkpoint that `word` names: its folder, or the newest whole one of a run.
+
+    Raises:
+        ConfigError: There is none.
+        CheckpointError: The one that was named is damaged.
+    """
+    path = Path(word)
+    if NAME.fullmatch(path.name) and path.is_dir():
+        if wrong := faults(path):
+            raise CheckpointError(f"{'; '.join(wrong)}. Take an older checkpoint beside it.")
+        return path.resolve()
+    folder = find_run(word)
+    newest, passed = newest_whole(folder.checkpoints)
+    if newest is None:
+        told = f" ({'; '.join(passed)})" if passed else ""
+        raise ConfigError(
+            f"{folder.path} has no whole checkpoint yet{told}. `longrow resume` goes on with it."
+        )
+    return newest
+
+
+def run_of(checkpoint: Path) -> RunFolder:
+    """The run that a checkpoint belongs to."""
+    return RunFolder(checkpoint.parents[1])

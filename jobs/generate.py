@@ -1,0 +1,63 @@
+"""`longrow generate`: text from a run's newest checkpoint, as it comes."""
+
+import click
+
+from jobs.entry import Job, Outcome, run
+
+
+@click.command("generate", cls=Job)
+@click.argument("run_name", metavar="RUN|CHECKPOINT")
+@click.option("--prompt", "prompts", multiple=True, help="Text to go on with; may be repeated.")
+@click.option("--tokens", default=200, show_default=True, help="Tokens to write at most.")
+@click.option("--temperature", default=0.8, show_default=True, help="0 takes the likeliest token.")
+@click.option("--top-k", default=0, show_default=True, help="Among so many likeliest; 0 all.")
+@click.option("--top-p", default=0.95, show_default=True, help="Among those that have this share.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--memory", type=int, help="Tokens to look back on; the model's if not given.")
+def command(
+    run_name: str,
+    prompts: tuple[str, ...],
+    tokens: int,
+    memory: int | None,
+    **sampling: float,
+) -> Outcome:
+    """Write on after each prompt, read as the beginning of a document.
+
+    RUN is a run's folder or its name under runs/, of which the newest whole checkpoint is taken.
+    """
+    from jobs.find import find_checkpoint
+    from model.generate import Sampling
+    from trainer.load import best_device, load_model
+    from trainer.writing import write
+
+    checkpoint = find_checkpoint(run_name)
+    chosen = Sampling(
+        temperature=sampling["temperature"],
+        top_k=int(sampling["top_k"]),
+        top_p=sampling["top_p"],
+        seed=int(sampling["seed"]),
+    )
+    loaded = load_model(checkpoint, device=best_device())
+    tokenizer = loaded.open_store().tokenizer()
+    texts = list(prompts) or [""]
+    whole = ["" for _ in texts]
+    stream = len(texts) == 1
+    if stream:
+        click.echo(click.style(texts[0], bold=True), nl=False)
+    for news in write(
+        loaded.model, tokenizer, texts, max_tokens=tokens, sampling=chosen, memory=memory
+    ):
+        whole = [text + new for text, new in zip(whole, news, strict=True)]
+        if stream:
+            click.echo(news[0], nl=False)
+    if stream:
+        click.echo()
+    else:  # several at once would mix their lines
+        for prompt, text in zip(texts, whole, strict=True):
+            click.echo(f"{click.style(prompt, bold=True)}{text}\n")
+    facts = [{"prompt": p, "text": t} for p, t in zip(texts, whole, strict=True)]
+    return Outcome(facts={"checkpoint": str(checkpoint), "texts": facts})
+
+
+if __name__ == "__main__":
+    run(command)

@@ -1,0 +1,25 @@
+"""`longrow resume`: go on with a run from its newest whole checkpoint."""
+
+import click
+
+from jobs.entry import Job, Outcome, run
+
+
+@click.command("resume", cls=Job)
+@click.argument("run_name", metavar="RUN")
+@click.option("--set", "sets", multiple=True, metavar="SECTION.KEY=VALUE", help="Changes to it.")
+def command(run_name: str, sets: tuple[str, ...]) -> Outcome:
+    """Go on with RUN, a folder or a name under runs/, where its newest checkpoint was taken."""
+    import os
+
+    from jobs.drive import drive
+    from jobs.find import config_of, find_run
+    from jobs.report import finish
+
+    folder = find_run(run_name)
+    read = config_of(folder, sets=sets, environment=os.environ)
+    return finish(read, drive(read, resume="must"))
+
+
+if __name__ == "__main__":
+    run(command)

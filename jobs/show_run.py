@@ -1,0 +1,69 @@
+"""What `longrow show` says of a run and of a checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jobs.report import table
+from trainer.checkpoint import checkpoints, faults, read_state
+from trainer.run_folder import RunFolder
+from trainer.summary import read_scores
+
+
+def show_run(folder: RunFolder) -> dict[str, Any]:
+    """Print how far a run has come, what it scored, and its attempts and checkpoints."""
+    steps = [line for line in folder.lines() if line["kind"] == "step"]
+    config = folder.read_json("config.json") or {}
+    facts: dict[str, Any] = {
+        "run": str(folder.path),
+        "store": config.get("data", {}).get("store"),
+        "steps": steps[-1]["step"] if steps else 0,
+        "of": config.get("trainer", {}).get("steps"),
+        "train_loss": steps[-1]["train/loss"] if steps else None,
+        "skipped_steps": steps[-1]["train/skipped_steps"] if steps else 0,
+    }
+    for score in read_scores(folder):
+        facts[f"bits_per_byte_memory_{score.memory}"] = score.bits_per_byte
+    click.echo(table(facts))
+    click.echo("\nattempts")
+    for attempt in folder.attempts():
+        whence = attempt.resumed_from or "the start"
+        click.echo(
+            f"  {attempt.number}: from step {attempt.start_step} ({whence}), "
+            f"{attempt.world_size} workers of {attempt.threads} threads"
+        )
+    click.echo("\ncheckpoints")
+    kept = checkpoints(folder.checkpoints)
+    for path in kept:
+        wrong = faults(path)
+        click.echo(f"  {path.name}  {_size(path):>10}  {'; '.join(wrong) or 'whole'}")
+    return facts | {"checkpoints": [path.name for path in kept]}
+
+
+def show_checkpoint(path: Path) -> dict[str, Any]:
+    """Print what a checkpoint holds and whether it is whole."""
+    wrong = faults(path)
+    facts: dict[str, Any] = {"checkpoint": str(path), "faults": wrong, "bytes": _bytes(path)}
+    if not wrong:
+        state = read_state(path)
+        facts |= {
+            "step": state["step"],
+            "attempt": state["attempt"],
+            "world_size": state["world_size"],
+            "threads": state["threads"],
+            "store": state["plan"]["store"],
+            "mlflow_run_id": state["mlflow_run_id"],
+            **{f"counters.{key}": value for key, value in state["counters"].items()},
+            **{f"versions.{key}": value for key, value in state["versions"].items()},
+        }
+    click.echo(table(facts | {"faults": "; ".join(wrong) or "none"}))
+    return facts
+
+
+def _bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.iterdir())
+
+
+def _size(path: Path) -> str:
+    return f"{_bytes(path) / 1e6:,.1f} MB"

@@ -1,0 +1,124 @@
+"""Where a run is recorded: in MLflow, or nowhere but its folder (tracking.uri = "off")."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.config import RunConfig
+from pipeline.store import Store
+from trainer.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from trainer.tracking import CorpusInput, Tracker
+
+OFF = "off"
+
+
+class Track:
+    """A tracker, or none: the run does not care."""
+
+    def __init__(self, tracker: "Tracker | None") -> None:
+        self._tracker = tracker
+
+    @property
+    def run_id(self) -> str:
+        """The MLflow run; empty where there is none."""
+        return self._tracker.run_id if self._tracker else ""
+
+    def line(self, line: dict[str, Any]) -> None:
+        if self._tracker:
+            self._tracker.line(line)
+
+    def checkpoint(self, path: Path, step: int) -> None:
+        if self._tracker:
+            self._tracker.checkpoint(name=path.name, step=step, uri=str(path))
+
+    def file(self, path: Path, folder: str | None = None) -> None:
+        if self._tracker:
+            self._tracker.file(path, folder)
+
+    def samples(self, rows: list[dict[str, Any]], *, step: int) -> None:
+        if self._tracker:
+            self._tracker.table(f"samples/step_{step:08d}.json", rows)
+
+    def close(self, status: str) -> None:
+        if self._tracker:
+            self._tracker.close(status)
+
+
+def track(
+    config: RunConfig, folder: RunFolder, store: Store, *, warn: Callable[[str], None]
+) -> Track:
+    """Begin to record the run, or go on with the record it has.
+
+    Args:
+        config: The run.
+        folder: Its folder, where mlflow.json remembers the record.
+        store: What it reads.
+        warn: Takes a sentence for a person.
+
+    Raises:
+        ConfigError: MLflow cannot be reached.
+    """
+    uri = uri_of(config, folder)
+    # Of several ranks that torchrun started the first one alone records.
+    if uri == OFF or (config.cluster.launcher == "local" and os.environ.get("RANK", "0") != "0"):
+        return Track(None)
+    from trainer.tracking import TrackedRun, Tracker
+
+    known = folder.read_json("mlflow.json") or {}
+    run = TrackedRun(
+        experiment=config.tracking.experiment,
+        artifacts=(folder.path.parent / "mlartifacts").as_uri()
+        if uri.startswith("sqlite:")
+        else None,
+        name=config.run.name,
+        params=_flat(config.to_dict()),
+        tags={
+            "longrow.run": config.run.name,
+            "longrow.folder": str(folder.path),
+            "longrow.store_fingerprint": store.fingerprint,
+            "longrow.tokenizer_sha256": store.manifest.tokenizer,
+        },
+    )
+    run_id = known.get("run_id", "") if known.get("uri") == uri else ""
+    tracker = Tracker.start(uri, run, run_id=run_id, warn=warn)
+    if not run_id:
+        folder.write_json("mlflow.json", {"run_id": tracker.run_id, "uri": uri})
+        tracker.datasets(_inputs(config, store))
+        tracker.text("config.toml", config.to_toml())
+        tracker.bytes("tokenizer.model", store.tokenizer().model_bytes)
+    return Track(tracker)
+
+
+def uri_of(config: RunConfig, folder: RunFolder) -> str:
+    """MLflow's address for the run: its config's, the environment's, or a file beside the runs."""
+    beside = f"sqlite:///{folder.path.parent / 'mlflow.db'}"
+    return config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "") or beside
+
+
+def _inputs(config: RunConfig, store: Store) -> "list[CorpusInput]":
+    from trainer.tracking import CorpusInput
+
+    return [
+        CorpusInput(
+            name=Path(config.data.store).name,
+            digest=store.fingerprint,
+            source=config.data.store,
+            split=split,
+            profile={
+                "documents": len(store.doc_ids(split)),
+                "tokens": int(store.num_tokens(split).sum()),
+            },
+        )
+        for split in ("train", "validation")
+    ]
+
+
+def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    return {
+        f"{section}.{key}": str(value)
+        for section, table in tables.items()
+        for key, value in table.items()
+    }

@@ -1,0 +1,34 @@
+"""`longrow train`: a config in, a trained run out; the same command again goes on with it."""
+
+from pathlib import Path
+
+import click
+
+from jobs.entry import Job, Outcome, run
+
+
+@click.command("train", cls=Job)
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--set", "sets", multiple=True, metavar="SECTION.KEY=VALUE", help="Over the file.")
+@click.option(
+    "--resume",
+    type=click.Choice(["auto", "never", "must"]),
+    default="auto",
+    show_default=True,
+    help="Go on with the run of this name where there is one.",
+)
+def command(config: Path, sets: tuple[str, ...], resume: str) -> Outcome:
+    """Train the run that the TOML file CONFIG describes."""
+    import os
+
+    from jobs.config import read_config
+    from jobs.drive import drive
+    from jobs.report import finish
+
+    read = read_config(config, sets=sets, environment=os.environ)
+    click.echo(read.to_toml(), err=True)
+    return finish(read, drive(read, resume=resume))
+
+
+if __name__ == "__main__":
+    run(command)

@@ -1,0 +1,107 @@
+"""What a run decides about its rows: how many, how long a segment, in which order."""
+
+from dataclasses import dataclass
+
+from pipeline.errors import DataError
+from pipeline.order import Shuffle
+
+MAX_SEED = (1 << 63) - 1
+
+
+class RowsError(ValueError):
+    """Rows were asked for that cannot be: bad use, `longrow` exits with 2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The rows of the whole run. World size is not part of it, so it may change.
+
+    Attributes:
+        rows: B, lines of the global batch, of all workers together.
+        segment: L, tokens that a row reads at each step.
+        seed: Seed of the order of the documents.
+        shuffle: `global` draws a new order of all documents each epoch; `none` is store order.
+    """
+
+    rows: int = 16
+    segment: int = 128
+    seed: int = 0
+    shuffle: Shuffle = "global"
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise RowsError(f"rows.rows = {self.rows} must be above 0.")
+        if self.segment < 1:
+            raise RowsError(f"rows.segment = {self.segment} must be above 0.")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise RowsError(f"rows.seed = {self.seed} must lie between 0 and {MAX_SEED}.")
+        if self.shuffle not in ("global", "none"):
+            raise RowsError(f'rows.shuffle = "{self.shuffle}" must be "global" or "none".')
+
+
+def check_layout(layout: Layout, *, documents: int, world_size: int, accumulation: int = 1) -> None:
+    """Refuse, before anything starts, rows that the documents or the workers cannot fill.
+
+    Raises:
+        DataError: Fewer documents than rows.
+        RowsError: The rows cannot be shared out evenly.
+    """
+    check_documents(layout.rows, documents)
+    check_shares(layout.rows, world_size=world_size, accumulation=accumulation)
+
+
+def check_documents(rows: int, documents: int) -> None:
+    """Refuse more rows than documents.
+
+    Raises:
+        DataError: Some rows would read the same text in lockstep.
+    """
+    if documents < 1:
+        raise DataError(
+            "The store holds no training document; one for each row is wanted. Build it from more "
+            "text."
+        )
+    if documents < rows:
+        raise DataError(
+            f"The store holds {documents:,} training documents and rows.rows = {rows:,}: rows "
+            "would read the same text at the same time. At least one document for each row is "
+            f"wanted: set rows.rows to {documents:,} or less, or cut long documents into more with "
+            "`longrow build --max-document-tokens N`."
+        )
+
+
+def check_shares(rows: int, *, world_size: int, accumulation: int = 1) -> None:
+    """Refuse rows that cannot be shared out evenly among ranks and pieces of a step.
+
+    Raises:
+        RowsError: `rows` is no multiple of world size times accumulation; lists what would be.
+    """
+    if world_size < 1 or accumulation < 1:
+        raise RowsError(
+            f"World size {world_size} and trainer.accumulation = {accumulation} must be above 0."
+        )
+    pieces = world_size * accumulation
+    if rows % pieces == 0:
+        return
+    fitting = [n for n in range(1, rows + 1) if rows % n == 0]
+    below = rows // pieces * pieces
+    near = f"{below} or {below + pieces}" if below else f"{pieces}"
+    raise RowsError(
+        f"rows.rows = {rows} cannot be shared out evenly among {world_size} workers with "
+        f"trainer.accumulation = {accumulation} ({pieces} equal shares). Set rows.rows to {near}, "
+        "or choose workers and accumulation whose product is one of "
+        f"{', '.join(str(n) for n in fitting)}."
+    )
+
+
+def rows_of_rank(rows: int, *, rank: int, world_size: int) -> tuple[int, int]:
+    """The rows [lo, hi) of a rank.
+
+    Raises:
+        RowsError: The rows cannot be shared out evenly, or there is no such rank.
+    """
+    check_shares(rows, world_size=world_size)
+    if not 0 <= rank < world_size:
+        raise RowsError(f"Rank {rank} is not one of 0 .. {world_size - 1}.")
+    share = rows // world_size
+    return rank * share, (rank + 1) * share

@@ -1,0 +1,234 @@
+"""What every row reads: documents dealt whole, each to the row that runs out first.
+
+A lazy walk over document lengths: no tokens, no files, no clock. docs/formats.md states the rule.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.layout import Layout, check_documents
+from pipeline.order import Lengths, documents_from
+from pipeline.rows_state import RowsState, SourceState, initial_state, row_ends
+
+Table = npt.NDArray[np.void]
+# A stretch of one document that a row reads within a segment; a pad has doc_id -1.
+PIECE = np.dtype(
+    [
+        ("row", "<i8"),
+        ("column", "<i8"),  # of its first input, in the segment
+        ("count", "<i8"),  # inputs
+        ("doc_id", "<i8"),
+        ("epoch", "<i8"),
+        ("offset", "<i8"),  # of its first input, in the document
+        ("num_tokens", "<i8"),  # text tokens of the whole document
+    ]
+)
+# A document given to a row; `began` is the row position of its first input.
+DEALT = np.dtype([(name, "<i8") for name in ("row", "doc_id", "epoch", "began", "num_tokens")])
+_STRIDE = 64  # steps dealt at once when none of them is looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reading:
+    """What rows [lo, hi) read at a step, and what had to be dealt for it, to all rows.
+
+    Attributes:
+        step: The step.
+        rows: [lo, hi).
+        pieces: (P,) of PIECE, by row and column; they cover each segment without a gap.
+        dealt: (D,) of DEALT, in dealing order.
+        sources: How far each source is dealt after it.
+    """
+
+    step: int
+    rows: tuple[int, int]
+    pieces: Table
+    dealt: Table
+    sources: tuple[SourceState, ...]
+
+
+def next_reading(lengths: Lengths, layout: Layout, state: RowsState) -> tuple[Reading, RowsState]:
+    """What all rows read at `state`, and the state after it.
+
+    Raises:
+        DataError, RowsError: As `Walk`.
+    """
+    walk = Walk(lengths, layout, state)
+    return walk.next_reading(), walk.state()
+
+
+def advance(lengths: Lengths, layout: Layout, state: RowsState, steps: int) -> RowsState:
+    """The state `steps` steps further: as after so many readings, without making them.
+
+    Raises:
+        DataError, RowsError: As `Walk`.
+    """
+    walk = Walk(lengths, layout, state)
+    walk.skip(steps)
+    return walk.state()
+
+
+def state_after(state: RowsState, reading: Reading) -> RowsState:
+    """The state after a reading, from the state before it."""
+    columns = {name: getattr(state, name).copy() for name in ("doc_id", "epoch", "began")}
+    for name, column in columns.items():
+        column[reading.dealt["row"]] = reading.dealt[name]  # of a row's documents the last stays
+    return RowsState(step=reading.step + 1, sources=reading.sources, **columns)
+
+
+def once(
+    lengths: Lengths, *, rows: int, segment: int, mine: tuple[int, int] | None = None
+) -> Iterator[Reading]:
+    """Every document exactly once, in store order, dealt by the same rule.
+
+    Rows that have run out read pads until the last one has: all have equally many steps.
+    """
+    layout = Layout(rows=rows, segment=segment, shuffle="none")
+    walk = Walk(lengths, layout, initial_state(layout), mine=mine, passes=1)
+    while walk.unread():
+        yield walk.next_reading()
+
+
+class Walk:
+    """The rows in motion, from a state on. A document costs O(log B), the walk O(B) memory."""
+
+    def __init__(
+        self,
+        lengths: Lengths,
+        layout: Layout,
+        state: RowsState,
+        *,
+        mine: tuple[int, int] | None = None,
+        passes: int | None = None,
+    ) -> None:
+        """Start at `state`.
+
+        Args:
+            lengths: The documents.
+            layout: The rows.
+            state: Where to start.
+            mine: Rows [lo, hi) to make pieces for; all without it.
+            passes: Epochs to deal, after which rows run out; endless without it.
+
+        Raises:
+            DataError: The documents are not those the state was made with, or fewer than rows.
+            RowsError: The layout is not the one the state was made with.
+        """
+        if passes is None:
+            check_documents(layout.rows, len(lengths.doc_id))
+        self._count, self._passes = len(lengths.doc_id), passes
+        self._segment, self._rows = layout.segment, mine or (0, layout.rows)
+        self._step, self._source = state.step, state.sources[0]
+        self._end = row_ends(state, lengths, layout)
+        self._doc_id, self._epoch = state.doc_id.copy(), state.epoch.copy()
+        self._began = state.began.copy()
+        self._heap = list(zip(self._end.tolist(), range(layout.rows), strict=True))
+        heapify(self._heap)
+        self._documents = documents_from(
+            lengths,
+            epoch=self._source.epoch,
+            index=self._source.next_index,
+            seed=layout.seed,
+            shuffle=layout.shuffle,
+        )
+
+    def state(self) -> RowsState:
+        """The state before the next reading."""
+        return RowsState(
+            step=self._step,
+            sources=(self._source,),
+            doc_id=self._doc_id.copy(),
+            epoch=self._epoch.copy(),
+            began=self._began.copy(),
+        )
+
+    def unread(self) -> bool:
+        """Whether a row has inputs left, dealt or still to be dealt."""
+        return self._left() > 0 or bool(self._end.max() > self._step * self._segment)
+
+    def skip(self, steps: int) -> None:
+        """Go on by `steps` steps."""
+        goal = self._step + steps
+        while self._step < goal:
+            self._step = min(self._step + _STRIDE, goal)
+            self._deal(self._step * self._segment)
+
+    def next_reading(self) -> Reading:
+        """What the rows read at this step; goes on by one."""
+        carried = self._carried()
+        dealt = self._deal((self._step + 1) * self._segment)
+        pieces = self._pieces(np.concatenate([carried, dealt]))
+        self._step += 1
+        return Reading(
+            step=self._step - 1,
+            rows=self._rows,
+            pieces=pieces,
+            dealt=dealt,
+            sources=(self._source,),
+        )
+
+    def _left(self) -> float:
+        """Documents still to be dealt."""
+        if self._passes is None:
+            return float("inf")
+        return (self._passes - self._source.epoch) * self._count - self._source.next_index
+
+    def _deal(self, until: int) -> Table:
+        """Deal until every row has `until` tokens: no row is given more than it needs."""
+        heap, left = self._heap, self._left()
+        dealt: list[tuple[int, int, int, int, int]] = []
+        while heap[0][0] < until and len(dealt) < left:
+            end, row = heap[0]
+            doc_id, num_tokens, epoch = next(self._documents)
+            heapreplace(heap, (end + num_tokens + 1, row))
+            dealt.append((row, doc_id, epoch, end, num_tokens))
+        table = np.array(dealt, dtype=DEALT)
+        rows = table["row"]  # of a row's documents the last stays
+        self._doc_id[rows], self._epoch[rows] = table["doc_id"], table["epoch"]
+        self._began[rows], self._end[rows] = table["began"], _end(table)
+        passed, index = divmod(self._source.next_index + len(dealt), max(self._count, 1))
+        self._source = SourceState(
+            epoch=self._source.epoch + passed,
+            next_index=index,
+            tokens_dealt=self._source.tokens_dealt + int(table["num_tokens"].sum()) + len(dealt),
+        )
+        return table
+
+    def _carried(self) -> Table:
+        """The documents that my rows are in the middle of."""
+        lo, hi = self._rows
+        rows = lo + np.flatnonzero(self._end[lo:hi] > self._step * self._segment)
+        table = np.empty(len(rows), dtype=DEALT)
+        table["row"], table["doc_id"], table["epoch"] = rows, self._doc_id[rows], self._epoch[rows]
+        table["began"] = self._began[rows]
+        table["num_tokens"] = self._end[rows] - self._began[rows] - 1
+        return table
+
+    def _pieces(self, documents: Table) -> Table:
+        """What my rows read of these documents at this step, and pads where they have run out."""
+        lo, hi = self._rows
+        start, stop = self._step * self._segment, (self._step + 1) * self._segment
+        mine = documents[(documents["row"] >= lo) & (documents["row"] < hi)]
+        first, last = np.maximum(mine["began"], start), np.minimum(_end(mine), stop)
+        out = lo + np.flatnonzero(self._end[lo:hi] < stop)
+        pieces = np.zeros(len(mine) + len(out), dtype=PIECE)
+        read, pads = pieces[: len(mine)], pieces[len(mine) :]
+        for name in ("row", "doc_id", "epoch", "num_tokens"):
+            read[name] = mine[name]
+        read["column"], read["count"], read["offset"] = (
+            first - start,
+            last - first,
+            first - mine["began"],
+        )
+        pads["row"], pads["doc_id"] = out, -1
+        pads["column"] = np.maximum(self._end[out], start) - start
+        pads["count"] = self._segment - pads["column"]
+        return pieces[np.argsort(pieces["row"] * self._segment + pieces["column"])]
+
+
+def _end(documents: Table) -> npt.NDArray[np.int64]:
+    return documents["began"] + documents["num_tokens"] + 1

@@ -1,0 +1,199 @@
+"""Rows with their tokens: from a store and a state, the next steps. It keeps nothing in between."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.batch import Batch, Tokens, batch_of, digest
+from pipeline.block import Block, block_of
+from pipeline.errors import DataError
+from pipeline.layout import Layout
+from pipeline.order import Int64s, Lengths
+from pipeline.rows import Reading, Walk, once
+from pipeline.rows_state import RowsState, initial_state
+
+MAX_BLOCK_BYTES = 8_000_000
+Split = Literal["train", "validation"]
+
+
+class Documents(Protocol):
+    """What a server wants of a store."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def bos(self) -> int: ...
+    @property
+    def eod(self) -> int: ...
+    def num_tokens(self, split: Split, /) -> Int64s: ...
+    def doc_ids(self, split: Split, /) -> Int64s: ...
+    def read(self, doc_id: int, /) -> npt.NDArray[Any]: ...
+
+
+class RowServer:
+    """Reads rows of a store from any state: asked twice, it answers twice the same."""
+
+    def __init__(self, documents: Documents, layout: Layout) -> None:
+        self._documents = documents
+        self._layout = layout
+        self._lengths = lengths_of(documents, "train")
+
+    @property
+    def layout(self) -> Layout:
+        """The rows it serves."""
+        return self._layout
+
+    @property
+    def lengths(self) -> Lengths:
+        """The training documents."""
+        return self._lengths
+
+    def initial_state(self) -> RowsState:
+        """Before the first step."""
+        return initial_state(self._layout)
+
+    def read(self, state: RowsState, count: int, rows: tuple[int, int]) -> Block:
+        """The next steps of rows [lo, hi).
+
+        Args:
+            state: Of all rows, where to start.
+            count: Steps wanted, at least 1.
+            rows: [lo, hi).
+
+        Returns:
+            1 .. `count` steps: no more than fit into MAX_BLOCK_BYTES, if at least one does.
+
+        Raises:
+            DataError: The documents are not those of the state, or a document is damaged.
+            RowsError: The layout is not that of the state.
+        """
+        walk = Walk(self._lengths, self._layout, state, mine=rows)
+        tokens, last = _buffers(self._documents, count, rows, self._layout.segment)
+        readings: list[Reading] = []
+        room = MAX_BLOCK_BYTES
+        while len(readings) < len(tokens) and (room > 0 or not readings):
+            reading = walk.next_reading()
+            _fill(self._documents, reading, tokens[len(readings)], last[len(readings)])
+            readings.append(reading)
+            room -= tokens[0].nbytes + 2 * (reading.pieces.nbytes + reading.dealt.nbytes)
+        steps = len(readings)
+        return block_of(
+            readings, tokens[:steps], last[:steps], eod=self._documents.eod, after=walk.state()
+        )
+
+    def digest_of_next(self, state: RowsState) -> str:
+        """The sha256 of the batch, of all rows, that follows `state`.
+
+        Raises:
+            DataError, RowsError: As `read`.
+        """
+        return digest(self.read(state, 1, (0, self._layout.rows)).batch(0))
+
+
+class ReadAhead:
+    """A server that works out the block after the one it gave while that one travels.
+
+    What it answers never depends on what it has ready; calls may come from several threads.
+    """
+
+    def __init__(self, server: RowServer) -> None:
+        self._server = server
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
+        self._lock = Lock()
+        self._ready: tuple[tuple[RowsState, int, tuple[int, int]], Future[Block]] | None = None
+
+    def read(self, state: RowsState, count: int, rows: tuple[int, int]) -> Block:
+        """As `RowServer.read`."""
+        with self._lock:
+            ready, self._ready = self._ready, None
+        if ready and ready[0] == (state, count, rows):
+            block = ready[1].result()
+        else:
+            block = self._server.read(state, count, rows)
+        following = (block.after, count, rows)
+        with self._lock:
+            self._ready = (following, self._pool.submit(self._server.read, *following))
+        return block
+
+    def close(self) -> None:
+        """End its thread."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+def validation_batches(
+    documents: Documents,
+    *,
+    rows: int,
+    segment: int,
+    mine: tuple[int, int] | None = None,
+    split: Split = "validation",
+) -> Iterator[Batch]:
+    """Every held-out document exactly once, in store order, in rows that end in pads.
+
+    Args:
+        documents: The store.
+        rows: Rows of all ranks together.
+        segment: L.
+        mine: The rows [lo, hi) wanted; all without it. Every share has equally many batches.
+        split: The documents.
+
+    Raises:
+        DataError: A document is damaged.
+    """
+    lo, hi = mine or (0, rows)
+    for reading in once(lengths_of(documents, split), rows=rows, segment=segment, mine=(lo, hi)):
+        tokens, last = _buffers(documents, 1, (lo, hi), segment)
+        _fill(documents, reading, tokens[0], last[0])
+        yield batch_of(
+            reading.pieces, tokens[0], last[0], step=reading.step, rows=(lo, hi), eod=documents.eod
+        )
+
+
+def lengths_of(documents: Documents, split: Split) -> Lengths:
+    """The documents of a split, by length alone."""
+    return Lengths(doc_id=documents.doc_ids(split), num_tokens=documents.num_tokens(split))
+
+
+def _buffers(
+    documents: Documents, count: int, rows: tuple[int, int], segment: int
+) -> tuple[Tokens, Tokens]:
+    """Room for the inputs and last targets of up to `count` steps, as a block may hold."""
+    dtype = np.uint16 if documents.vocab_size <= 1 << 16 else np.uint32
+    num_rows = rows[1] - rows[0]
+    fitting = MAX_BLOCK_BYTES // (num_rows * segment * dtype().itemsize)
+    steps = max(1, min(count, fitting))
+    return np.empty((steps, num_rows, segment), dtype), np.zeros((steps, num_rows), dtype)
+
+
+def _fill(documents: Documents, reading: Reading, tokens: Tokens, last: Tokens) -> None:
+    """Write the inputs (R, L) of a reading and the targets of its last column (R,)."""
+    lo, segment, bos = reading.rows[0], tokens.shape[1], documents.bos
+    for row, column, count, doc_id, _, offset, num_tokens in reading.pieces.tolist():
+        line, end = tokens[row - lo], column + count
+        if doc_id < 0:
+            line[column:end] = bos
+            continue
+        text = documents.read(doc_id)  # its tokens, then EOD: the input at an offset is one before
+        if len(text) != num_tokens + 1 or text.dtype != tokens.dtype:
+            raise _not_as_listed(doc_id, text, num_tokens, tokens)
+        if offset:
+            line[column:end] = text[offset - 1 : offset - 1 + count]
+        else:
+            line[column] = bos
+            line[column + 1 : end] = text[: count - 1]
+        if end == segment:
+            last[row - lo] = text[offset + count - 1]
+
+
+def _not_as_listed(
+    doc_id: int, text: npt.NDArray[Any], num_tokens: int, tokens: Tokens
+) -> DataError:
+    return DataError(
+        f"Document {doc_id} of the store has {len(text) - 1:,} tokens of {text.dtype} and an end, "
+        f"the store's index says {num_tokens:,} of {tokens.dtype}. The store was changed or is "
+        "damaged: build it again."
+    )

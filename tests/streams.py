@@ -1,0 +1,159 @@
+"""What tests of the rows share: documents whose tokens are their own positions, and the definition.
+
+No token id stands at two places, so a lost, repeated or foreign token shows at once.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from pipeline.batch import Batch
+from pipeline.layout import Layout
+from pipeline.order import Int64s, document_at
+from pipeline.rows_state import RowsState
+from pipeline.server import RowServer, Split
+
+
+class Positions:
+    """Documents in memory. Ids 0 and 1 are BOS and EOD; document k's tokens go on from k - 1's."""
+
+    bos = 0
+    eod = 1
+
+    def __init__(self, num_tokens: Sequence[int], held_out: Sequence[int] = ()) -> None:
+        self.lengths = np.array(num_tokens, dtype=np.int64)
+        self.start = np.cumsum(self.lengths) - self.lengths + 2
+        self.vocab_size = max(int(self.lengths.sum()) + 2, 70_000)
+        self._is_held_out = np.isin(np.arange(len(self.lengths)), held_out)
+
+    def doc_ids(self, split: Split) -> Int64s:
+        return np.flatnonzero(self._is_held_out == (split == "validation"))
+
+    def num_tokens(self, split: Split) -> Int64s:
+        return self.lengths[self.doc_ids(split)]
+
+    def read(self, doc_id: int) -> npt.NDArray[np.uint32]:
+        start, end = self.start[doc_id], self.start[doc_id] + self.lengths[doc_id]
+        return np.append(np.arange(start, end), self.eod).astype(np.uint32)
+
+
+@dataclass(frozen=True)
+class Input:
+    """One position of a row as DESIGN defines it."""
+
+    token: int
+    target: int
+    doc_id: int
+    offset: int
+    epoch: int
+
+
+def inputs_of(documents: Positions, doc_id: int, epoch: int) -> list[Input]:
+    """BOS and the tokens, each with the token that follows it, the last with EOD."""
+    text = [documents.start[doc_id] + i for i in range(documents.lengths[doc_id])]
+    return [
+        Input(token=int(token), target=int(target), doc_id=doc_id, offset=offset, epoch=epoch)
+        for offset, (token, target) in enumerate(
+            zip([documents.bos, *text], [*text, documents.eod], strict=True)
+        )
+    ]
+
+
+def streams_by_definition(documents: Positions, layout: Layout, steps: int) -> list[list[Input]]:
+    """The rows' streams: one document after the other to the row with the fewest tokens so far."""
+    doc_ids = documents.doc_ids("train")
+    streams: list[list[Input]] = [[] for _ in range(layout.rows)]
+    epoch = 0
+    while True:
+        for index in range(len(doc_ids)):
+            lengths = [len(stream) for stream in streams]
+            if min(lengths) >= steps * layout.segment:
+                return streams
+            place = document_at(
+                index, count=len(doc_ids), epoch=epoch, seed=layout.seed, shuffle=layout.shuffle
+            )
+            row = lengths.index(min(lengths))
+            streams[row] += inputs_of(documents, int(doc_ids[place]), epoch)
+        epoch += 1
+
+
+def batch_by_definition(streams: list[list[Input]], layout: Layout, step: int) -> Batch:
+    """What all rows read at a step, cut from their streams."""
+    L = layout.segment
+    cut = [stream[step * L : (step + 1) * L] for stream in streams]
+
+    def field(name: str) -> list[list[int]]:
+        return [[getattr(one, name) for one in line] for line in cut]
+
+    offset = np.array(field("offset"))
+    return Batch(
+        step=step,
+        rows=(0, layout.rows),
+        tokens=np.array(field("token"), dtype=np.uint32),
+        targets=np.array(field("target"), dtype=np.int32),
+        doc_id=np.array(field("doc_id")),
+        offset=offset,
+        reset=offset[:, 0] == 0,
+        epoch=np.array(field("epoch"))[:, 0],
+    )
+
+
+def assert_equal_batches(ours: Batch, theirs: Batch) -> None:
+    """Every field, its type included."""
+    for field in fields(Batch):
+        left, right = getattr(ours, field.name), getattr(theirs, field.name)
+        np.testing.assert_array_equal(left, right, err_msg=field.name)
+        if isinstance(left, np.ndarray):
+            assert (left.dtype, left.shape) == (right.dtype, right.shape), field.name
+
+
+def walk(
+    server: RowServer, state: RowsState, steps: int, rows: tuple[int, int] | None = None
+) -> Iterator[tuple[Batch, RowsState]]:
+    """`steps` batches, each with the state after it, one read for each."""
+    for _ in range(steps):
+        block = server.read(state, 1, rows or (0, server.layout.rows))
+        state = block.after
+        yield block.batch(0), state
+
+
+def through_json(state: RowsState) -> RowsState:
+    """Saved and loaded."""
+    return RowsState.from_json(json.loads(json.dumps(state.to_json())))
+
+
+def assert_resumes_exactly(server: RowServer, *, steps: int, tail: int) -> None:
+    """Save at every step, restore, and compare all that follows: batches and states."""
+    whole = list(walk(server, server.initial_state(), steps + tail))
+    states = [server.initial_state(), *(state for _, state in whole)]
+    for cut in range(steps + 1):
+        resumed = walk(server, through_json(states[cut]), tail)
+        for number, (batch, state) in enumerate(resumed, start=cut):
+            assert_equal_batches(batch, whole[number][0])
+            assert state == whole[number][1] == through_json(state)
+
+
+@st.composite
+def corpora(draw: st.DrawFn, least: int = 1) -> Positions:
+    """Some documents: empty, short and long ones, some of them held out."""
+    length = st.one_of(st.integers(0, 3), st.integers(0, 40))
+    lengths = draw(st.lists(length, min_size=least, max_size=least + 12))
+    held_out = draw(st.sets(st.integers(0, len(lengths) - 1), max_size=len(lengths) - least))
+    return Positions(lengths, sorted(held_out))
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[Positions, Layout]:
+    """A corpus and rows that it can fill."""
+    rows = draw(st.integers(1, 6))
+    layout = Layout(
+        rows=rows,
+        segment=draw(st.integers(1, 12)),
+        seed=draw(st.integers(0, 2**63 - 1)),
+        shuffle=draw(st.sampled_from(["global", "none"])),
+    )
+    return draw(corpora(least=rows)), layout

@@ -1,0 +1,73 @@
+"""A run has one writer, and its lines are those of the steps that count."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainer.errors import ConfigError
+from trainer.run_folder import Attempt, RunFolder, retries_used
+
+
+def attempt(number: int, *, launch: str = "a", start_step: int = 0) -> Attempt:
+    return Attempt(
+        number=number,
+        launch=launch,
+        start_step=start_step,
+        world_size=1,
+        threads=1,
+        resumed_from="",
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    return folder
+
+
+def test_a_number_is_taken_once(folder: RunFolder) -> None:
+    folder.begin(attempt(1))
+    with pytest.raises(ConfigError, match="begun by another process"):
+        folder.begin(attempt(1))
+    assert folder.next_attempt() == 2
+    assert folder.attempts() == [attempt(1)]
+
+
+def test_an_overtaken_attempt_may_not_write(folder: RunFolder) -> None:
+    folder.begin(attempt(1))
+    folder.check_lease(1)
+    folder.begin(attempt(2))
+    folder.check_lease(2)
+    with pytest.raises(ConfigError, match="overtaken by attempt 2"):
+        folder.check_lease(1)
+
+
+def test_lines_past_the_step_are_dropped_and_a_torn_one_is_left_out(folder: RunFolder) -> None:
+    lines = [{"kind": "step", "step": step} for step in range(1, 6)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    folder.metrics.write_text(text + '{"kind": "step", "st')
+    assert list(folder.lines()) == lines
+    folder.cut_lines(3)
+    assert list(folder.lines()) == lines[:3]
+    assert folder.metrics.read_text().endswith("\n")
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        RunFolder(tmp_path / "file" / "run").create()
+
+
+def test_retries_count_attempts_of_this_launch_from_this_step_only() -> None:
+    attempts = [
+        attempt(1, launch="old"),
+        attempt(2, start_step=0),
+        attempt(3, start_step=5),
+        attempt(4, start_step=5),
+    ]
+    assert retries_used(attempts, launch="a", start_step=5) == 2
+    assert retries_used(attempts, launch="a", start_step=7) == 0
+    assert retries_used(attempts[:2], launch="a", start_step=0) == 1
+    assert retries_used(attempts[:1], launch="a", start_step=0) == 0

@@ -1,0 +1,309 @@
+"""Checkpoints: a folder that is whole or not there at all.
+
+    checkpoints/step_00000100-a0001/
+        model.safetensors         weights by name
+        optimizer.safetensors     AdamW's moments and step counts, by weight
+        memory-0.safetensors ...  one a rank: states and usable of its rows, by global row
+        state.json                step, rows, counters, what the run is, versions
+        rank-0.json ...           what each rank wrote: sizes and sha256
+        manifest.json             the same of all files; written last
+
+Every rank writes its files into `.part`; rank 0 waits for all rank-*.json by looking (a saving
+thread must not enter a collective), writes the manifest and renames the folder. Only tensors and
+JSON: nothing in it can execute. There is no generator state to save: every random number of a run
+is a function of (seed, step, global row).
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from model.memory import Memory
+from pipeline.errors import DataError
+from pipeline.files import write_whole
+
+NAME = re.compile(r"step_(\d+)-a(\d+)")
+MANIFEST_VERSION = 1
+POLL_S = 0.05
+
+
+class CheckpointError(DataError):
+    """A checkpoint cannot be read or written; the message names the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Snapshot:
+    """A rank's part of a checkpoint, copied to host memory: training may go on meanwhile.
+
+    Attributes:
+        step: Steps done.
+        files: Tensors by file name, as this rank writes them.
+        state: What rank 0 puts into state.json; None on other ranks.
+        rows: First and past-the-last global row of this rank, kept beside its memory.
+    """
+
+    step: int
+    files: dict[str, dict[str, Tensor]]
+    state: dict[str, Any] | None
+    rows: tuple[int, int]
+
+
+def checkpoint_name(step: int, attempt: int) -> str:
+    """Name of the folder of `step`, written by `attempt`."""
+    return f"step_{step:08d}-a{attempt:04d}"
+
+
+def step_of(path: Path) -> int:
+    """The step that a checkpoint folder's name says.
+
+    Raises:
+        CheckpointError: It is no such name.
+    """
+    found = NAME.fullmatch(path.name)
+    if not found:
+        raise CheckpointError(
+            f"{path} is not named like a checkpoint (step_00000100-a0001). Name a run's folder, or "
+            "a folder under its checkpoints/."
+        )
+    return int(found[1])
+
+
+def take_snapshot(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    memory: Memory,
+    *,
+    step: int,
+    rank: int,
+    rows: tuple[int, int],
+    state: dict[str, Any] | None,
+) -> Snapshot:
+    """Copy what this rank will write to host memory."""
+    files = {
+        f"memory-{rank}.safetensors": {
+            "states": _on_host(memory.states),
+            "usable": _on_host(memory.usable),
+        }
+    }
+    if state is not None:
+        files["model.safetensors"] = {
+            name: _on_host(parameter) for name, parameter in model.named_parameters()
+        }
+        files["optimizer.safetensors"] = {
+            f"{moment}/{name}": _on_host(value)
+            for name, parameter in model.named_parameters()
+            for moment, value in optimizer.state[parameter].items()
+        }
+    return Snapshot(step=step, files=files, state=state, rows=rows)
+
+
+def write_part(snapshot: Snapshot, folder: Path, *, rank: int) -> None:
+    """Write this rank's files into `folder`, then rank-K.json that lists them.
+
+    Raises:
+        OSError: The disk refused.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if snapshot.state is not None:
+        write_whole(str(folder / "state.json"), json.dumps(snapshot.state, indent=1).encode())
+    low, high = snapshot.rows
+    for name, tensors in snapshot.files.items():
+        save_file(tensors, folder / name, metadata={"rows": f"{low}:{high}"})
+        _sync(folder / name)
+    names = [*snapshot.files, *(["state.json"] if snapshot.state is not None else [])]
+    listing = {name: _describe(folder / name) for name in names}
+    write_whole(str(folder / f"rank-{rank}.json"), json.dumps(listing, indent=1).encode())
+
+
+def commit(folder: Path, target: Path, *, world_size: int, deadline_s: float) -> None:
+    """Wait for all ranks' files in `folder`, write the manifest, and give it its name `target`.
+
+    Raises:
+        CheckpointError: A rank's files did not come in time.
+    """
+    listings = [folder / f"rank-{rank}.json" for rank in range(world_size)]
+    end = time.monotonic() + deadline_s
+    while missing := [path.name for path in listings if not path.exists()]:
+        if time.monotonic() > end:
+            raise CheckpointError(
+                f"{folder} lacks {', '.join(missing)} after {deadline_s:.0f} s. Either that rank "
+                "died, or the run folder is not shared by all workers: set run.folder to a folder "
+                "that every node sees."
+            )
+        time.sleep(POLL_S)
+    files: dict[str, Any] = {}
+    for path in listings:
+        files |= json.loads(path.read_text(encoding="utf-8")) | {path.name: _describe(path)}
+    manifest = {"version": MANIFEST_VERSION, "world_size": world_size, "files": files}
+    write_whole(str(folder / "manifest.json"), json.dumps(manifest, indent=1).encode())
+    folder.rename(target)
+    _sync(target.parent)
+
+
+def faults(path: Path) -> list[str]:
+    """What is wrong with the checkpoint in `path`: a sentence a fault, none when it is whole."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        files = dict(manifest["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return [f"{path}/manifest.json cannot be read: {error}"]
+    if manifest.get("version") != MANIFEST_VERSION:
+        return [
+            f"{path}/manifest.json has version {manifest.get('version')}, not {MANIFEST_VERSION}"
+        ]
+    found: list[str] = []
+    for name, told in files.items():
+        file = path / name
+        if not file.is_file():
+            found.append(f"{file} is missing")
+        elif (size := file.stat().st_size) != told["size"]:
+            found.append(f"{file} has {size:,} bytes, its manifest says {told['size']:,}")
+        elif _sha256(file) != told["sha256"]:
+            found.append(f"{file} does not have the sha256 of its manifest")
+    return found
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The committed checkpoints under `folder`, oldest first; of one step, by attempt."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name))
+
+
+def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint whose manifest holds, and the faults of the newer ones passed over."""
+    passed: list[str] = []
+    for path in reversed(checkpoints(folder)):
+        wrong = faults(path)
+        if not wrong:
+            return path, passed
+        passed += wrong
+    return None, passed
+
+
+def drop_old(folder: Path, *, keep_last: int, attempt: int) -> None:
+    """Remove all but the newest `keep_last` checkpoints, and unfinished ones of older attempts."""
+    for path in checkpoints(folder)[:-keep_last]:
+        (path / "manifest.json").unlink(missing_ok=True)  # first: from here on it is no checkpoint
+        shutil.rmtree(path)
+    for path in folder.glob("step_*.part"):
+        found = NAME.fullmatch(path.stem)
+        if found and int(found[2]) < attempt:
+            shutil.rmtree(path)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The state.json of a checkpoint."""
+    return json.loads((path / "state.json").read_text(encoding="utf-8"))
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Put a checkpoint's weights into `model`.
+
+    Raises:
+        CheckpointError: The weights do not fit the model.
+    """
+    saved = _read(path / "model.safetensors")
+    for name, parameter in model.named_parameters():
+        tensor = saved.pop(name, None)
+        if tensor is None or tensor.shape != parameter.shape:
+            told = "no such weight" if tensor is None else f"shape {list(tensor.shape)}"
+            raise CheckpointError(
+                f"{path}/model.safetensors has {told} for {name!r}, the model wants shape "
+                f"{list(parameter.shape)}. The checkpoint is of another model."
+            )
+        with torch.no_grad():
+            parameter.copy_(tensor)
+    if saved:
+        raise CheckpointError(
+            f"{path}/model.safetensors has weights the model lacks: {', '.join(sorted(saved))}. "
+            "The checkpoint is of another model."
+        )
+
+
+def load_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put a checkpoint's moments and step counts into `optimizer`."""
+    saved = _read(path / "optimizer.safetensors")
+    for name, parameter in model.named_parameters():
+        moments = {
+            key.split("/", 1)[0]: tensor
+            for key, tensor in saved.items()
+            if key.split("/", 1)[1] == name
+        }
+        # Fused AdamW keeps its step counts beside the weights.
+        optimizer.state[parameter] = {
+            key: tensor.to(parameter.device) for key, tensor in moments.items()
+        }
+
+
+def load_memory(path: Path, rows: tuple[int, int], device: torch.device) -> Memory:
+    """The memory of global rows `rows`, whatever ranks wrote it.
+
+    Raises:
+        CheckpointError: Some of these rows are in no file.
+    """
+    states: list[Tensor] = []
+    usable: list[Tensor] = []
+    at = rows[0]
+    for (low, high), file in sorted(_memory_files(path)):
+        if low <= at < min(high, rows[1]):
+            kept = _read(file)
+            cut = slice(at - low, min(high, rows[1]) - low)
+            states.append(kept["states"][:, cut])
+            usable.append(kept["usable"][cut])
+            at = min(high, rows[1])
+    if at != rows[1]:
+        raise CheckpointError(
+            f"{path} holds no memory of row {at}; rows {rows[0]} to {rows[1] - 1} were wanted."
+        )
+    return Memory(states=torch.cat(states, dim=1).to(device), usable=torch.cat(usable).to(device))
+
+
+def _memory_files(path: Path) -> Iterator[tuple[tuple[int, int], Path]]:
+    for file in path.glob("memory-*.safetensors"):
+        with safe_open(file, framework="pt") as opened:
+            low, high = opened.metadata()["rows"].split(":")
+        yield (int(low), int(high)), file
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read ({error}). The checkpoint is damaged: take an older one."
+        ) from error
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    return {"size": file.stat().st_size, "sha256": _sha256(file)}
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,132 @@
+"""What each step did, as metric lines; read one step late, so that no device is waited for."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.batch import Batch
+from pipeline.rows_state import RowsState
+from trainer.group import Group
+from trainer.start import Counters
+from trainer.step import StepResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Entry:
+    """A step whose numbers are still on the device.
+
+    Attributes:
+        step: Steps done with it.
+        result: What take_step gave.
+        batch: What this rank read.
+        rows: The state after it.
+        targets: Real targets of all ranks.
+        rate: Its learning rate.
+        waited_s: Seconds this rank waited for the batch.
+    """
+
+    step: int
+    result: StepResult
+    batch: Batch
+    rows: RowsState
+    targets: int
+    rate: float
+    waited_s: float
+
+
+class Ledger:
+    """Turns steps into lines, on all ranks alike; `write` is called on rank 0 only.
+
+    Attributes:
+        counters: What the decisions of the loop read; up to the last step that was flushed.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        counters: Counters,
+        *,
+        write: Callable[[dict[str, Any]], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self.counters = counters
+        self._group = group
+        self._write = write
+        self._note = note
+        self._pending: tuple[Entry, Tensor] | None = None
+        self._ended = time.perf_counter()
+
+    def add(self, entry: Entry) -> None:
+        """Take a step in; the one before it is read and written."""
+        mine = torch.stack(
+            [entry.result.loss, entry.result.usable.double(), _starts(entry, self._group)]
+        )
+        numbers = self._group.sum_(mine)
+        self.flush()
+        self._pending = (entry, numbers)
+
+    def flush(self) -> None:
+        """Read and write the step that was taken in last, if that was not done yet."""
+        if self._pending is None:
+            return
+        (entry, numbers), self._pending = self._pending, None
+        loss, usable, starts = numbers.tolist()
+        applied = bool(entry.result.applied)
+        self.counters = replace(
+            self.counters,
+            skipped=self.counters.skipped + (not applied),
+            skipped_in_row=0 if applied else self.counters.skipped_in_row + 1,
+            targets=self.counters.targets + entry.targets,
+        )
+        now = time.perf_counter()
+        seconds, self._ended = now - self._ended, now
+        if not applied:
+            self._tell_skip(entry)
+        if self._group.rank == 0:
+            self._write(
+                {
+                    "kind": "step",
+                    "step": entry.step,
+                    "train/loss": loss / entry.targets,
+                    "train/grad_norm": float(entry.result.norm),
+                    "train/learning_rate": entry.rate,
+                    "train/skipped_steps": self.counters.skipped,
+                    "train/targets": self.counters.targets,
+                    "train/usable_memory": usable / self._group.world_size,
+                    "train/tokens_per_second": entry.targets / seconds,
+                    "train/step_seconds": seconds,
+                    "data/wait_seconds": entry.waited_s,
+                    "data/epoch": int(entry.rows.epoch.max()),
+                    "data/document_starts": int(starts),
+                    "data/duplicate_rows": _duplicates(entry.rows),
+                }
+            )
+
+    def restart_clock(self) -> None:
+        """Leave what happens from the last step until now out of the next step's seconds."""
+        self._ended = time.perf_counter()
+
+    def _tell_skip(self, entry: Entry) -> None:
+        here = json.dumps(sorted({int(doc) for doc in np.unique(entry.batch.doc_id) if doc >= 0}))
+        everywhere = [json.loads(ids) for ids in self._group.gather(here) if ids is not None]
+        ids = sorted({doc for part in everywhere for doc in part})
+        if self._group.rank == 0:
+            self._note(
+                f"Step {entry.step}: the gradient was not finite, the update was skipped. "
+                f"Documents in the batch: {', '.join(map(str, ids))}."
+            )
+
+
+def _starts(entry: Entry, group: Group) -> Tensor:
+    starts = int(np.count_nonzero((entry.batch.offset == 0) & (entry.batch.doc_id >= 0)))
+    return torch.tensor(float(starts), dtype=torch.float64, device=group.device)
+
+
+def _duplicates(rows: RowsState) -> int:
+    return len(rows.doc_id) - len(np.unique(rows.doc_id))

@@ -1,0 +1,359 @@
+"""The story of a run, as each rank lives it: agree, read, step, tell, save, score.
+
+A batch comes from the client (pipeline/client.py), becomes tensors here and nowhere else, passes
+the model, and the state after it goes into the next checkpoint together with the memory.
+"""
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.batch import Batch
+from pipeline.client import Reader, RowClient
+from pipeline.files import write_whole
+from pipeline.layout import rows_of_rank
+from pipeline.rows_state import RowsState
+from pipeline.server import RowServer
+from pipeline.store import Store
+from trainer.board import Reporter, Verdict
+from trainer.checkpoint import checkpoint_name, take_snapshot
+from trainer.evaluation import Scores, evaluate
+from trainer.group import Group, Vote
+from trainer.ledger import Entry, Ledger
+from trainer.optimizer import learning_rate
+from trainer.plan import TrainPlan
+from trainer.run_folder import Attempt, RunFolder
+from trainer.saver import Saver
+from trainer.start import (
+    REPEATABLE,
+    DoomedError,
+    Training,
+    begin_attempt,
+    describe,
+    open_store,
+    restore,
+    settle_buckets,
+    together,
+)
+from trainer.step import Rows, StepPlan, take_step
+
+OpenReader = Callable[[tuple[int, int]], Reader | None]
+WAIT_S = 0.05
+SKIPS_IN_ROW = 3
+
+
+def train(plan: TrainPlan, group: Group, reporter: Reporter, open_reader: OpenReader) -> Verdict:
+    """Take part in the run of `plan` as one of the ranks of `group`, to its end or a stop.
+
+    Args:
+        plan: The run.
+        group: The ranks.
+        reporter: The way to the driver.
+        open_reader: Opens the reader that serves the given rows, or None to read them here.
+
+    Returns:
+        The same verdict on every rank.
+
+    Raises:
+        Exception: What another attempt may not meet again: a rank died, the disk refused.
+    """
+    try:
+        store = together(group, lambda: open_store(plan))
+        mine = together(
+            group,
+            lambda: rows_of_rank(plan.layout.rows, rank=group.rank, world_size=group.world_size),
+        )
+        attempt, checkpoint = begin_attempt(plan, group, reporter)
+        torch.set_num_threads(attempt.threads)
+        if plan.trainer.deterministic:
+            torch.use_deterministic_algorithms(mode=True)
+        training = together(
+            group, lambda: restore(plan, group, store, checkpoint=checkpoint, mine=mine)
+        )
+        rank = _Rank(plan, group, reporter, store, training, attempt, mine, open_reader(mine))
+        try:
+            return rank.run()
+        finally:
+            rank.close()
+    except DoomedError as doom:
+        return Verdict(status="failed", kind=doom.kind, reason=doom.reason)
+
+
+class _Rank:
+    """One rank between its start and its verdict."""
+
+    def __init__(
+        self,
+        plan: TrainPlan,
+        group: Group,
+        reporter: Reporter,
+        store: Store,
+        training: Training,
+        attempt: Attempt,
+        mine: tuple[int, int],
+        reader: Reader | None,
+    ) -> None:
+        self._plan, self._group, self._reporter = plan, group, reporter
+        self._store, self._training, self._attempt, self._mine = store, training, attempt, mine
+        self._folder = RunFolder(plan.folder)
+        self._saved = self._told = training.step if attempt.resumed_from else -1
+        self._server = RowServer(store, plan.layout)
+        self._client = RowClient(
+            self._server,
+            reader=reader,
+            state=training.rows,
+            rows=mine,
+            warn=reporter.note,
+        )
+        self._ledger = Ledger(group, training.counters, write=self._write, note=reporter.note)
+        self._saver = Saver(
+            self._folder.checkpoints,
+            attempt=attempt.number,
+            rank=group.rank,
+            world_size=group.world_size,
+            keep_last=plan.checkpoint.keep_last,
+            check_lease=lambda: self._folder.check_lease(attempt.number),
+        )
+        self._numbers = torch.arange(mine[0], mine[1], device=group.device)
+        self._steps = StepPlan(
+            accumulation=plan.trainer.accumulation,
+            clip=plan.optimizer.clip,
+            precision=plan.trainer.precision,
+            seed=plan.seed,
+            world_size=group.world_size,
+        )
+
+    def run(self) -> Verdict:
+        """Step until the run is done or somebody wants to stop."""
+        training, plan = self._training, self._plan
+        self._tell_start()
+        settle_buckets(training, self._steps, shape=(len(self._numbers), plan.layout.segment))
+        self._ledger.restart_clock()
+        while True:
+            if not self._evaluate_if_due():
+                return self._stop()
+            if training.step >= plan.trainer.steps:
+                self._saver.wait()
+                self._tell_saved()
+                return Verdict(status="done", step=training.step)
+            waited_s = self._client.waited_s
+            read = self._await_batch()
+            if read is None:
+                return self._stop()
+            batch, after, targets = read
+            rate = learning_rate(training.step, plan.optimizer, steps=plan.trainer.steps)
+            result, training.memory = take_step(
+                training.objective,
+                training.optimizer,
+                self._tensors(batch),
+                training.memory,
+                plan=self._steps,
+                step=training.step,
+                targets=targets,
+                rate=rate,
+            )
+            training.step, training.rows = training.step + 1, after
+            self._ledger.add(
+                Entry(
+                    step=training.step,
+                    result=result,
+                    batch=batch,
+                    rows=after,
+                    targets=targets,
+                    rate=rate,
+                    waited_s=self._client.waited_s - waited_s,
+                )
+            )
+            self._save_if_due()
+
+    def close(self) -> None:
+        """Leave no actor, no thread and no half-written file behind."""
+        self._client.close()
+        self._saver.close()
+
+    def _await_batch(self) -> tuple[Batch, RowsState, int] | None:
+        """The next batch, once all ranks have theirs, and their targets together; None to stop."""
+        read: tuple[Batch, RowsState] | None = None
+        error: str | None = None
+        while True:
+            try:
+                if read is None and self._client.ready():
+                    read = self._client.next()
+            except tuple(REPEATABLE) as found:
+                error = describe(found)
+            said = self._group.vote(
+                Vote(
+                    stop=bool(self._reporter.stop_reason()),
+                    waiting=read is None,
+                    failed=error is not None,
+                    targets=int((read[0].targets >= 0).sum()) if read else 0,
+                )
+            )
+            if said.failed:
+                raise DoomedError(*json.loads(self._group.first_error(error) or "[]"))
+            if said.stop:
+                return None
+            if read and not said.waiting:
+                return *read, said.targets
+            self._reporter.beat()
+            time.sleep(WAIT_S)
+
+    def _tensors(self, batch: Batch) -> Rows:
+        """The batch on the device."""
+        device = self._group.device
+        tokens, targets, offset = (
+            torch.from_numpy(array.astype("int64")).to(device, non_blocking=True)
+            for array in (batch.tokens, batch.targets, batch.offset)
+        )
+        return Rows(tokens=tokens, targets=targets, offset=offset, numbers=self._numbers)
+
+    def _save_if_due(self) -> None:
+        step, plan = self._training.step, self._plan
+        self._tell_saved()
+        if self._ledger.counters.skipped_in_row >= SKIPS_IN_ROW:
+            self._save()
+            self._saver.wait()
+            raise DoomedError(
+                "error",
+                f"{SKIPS_IN_ROW} updates in a row were not finite, the last at step {step}. The "
+                "weights are as before them, in the newest checkpoint. Lower "
+                "optimizer.learning_rate, or look at the documents named above.",
+            )
+        if step % plan.checkpoint.every == 0 or step == plan.trainer.steps:
+            self._save()
+
+    def _save(self) -> None:
+        training = self._training
+        if self._saved == training.step:
+            return
+        self._ledger.flush()
+        state = self._state() if self._group.rank == 0 else None
+        self._saver.start(
+            take_snapshot(
+                training.model,
+                training.optimizer,
+                training.memory,
+                step=training.step,
+                rank=self._group.rank,
+                rows=self._mine,
+                state=state,
+            )
+        )
+        self._saved = training.step
+
+    def _state(self) -> dict[str, Any]:
+        """What a resume must know beside the tensors."""
+        training, plan = self._training, self._plan
+        return {
+            "version": 1,
+            "step": training.step,
+            "attempt": self._attempt.number,
+            "world_size": self._group.world_size,
+            "threads": self._attempt.threads,
+            "rows": training.rows.to_json(),
+            "next_batch": self._server.digest_of_next(training.rows),
+            "counters": asdict(self._ledger.counters),
+            "identity": plan.identity(),
+            "plan": asdict(plan),
+            "mlflow_run_id": plan.mlflow_run_id,
+            "versions": {"python": platform.python_version(), "torch": str(torch.__version__)},
+        }
+
+    def _stop(self) -> Verdict:
+        """Save where we are, and say why we stop."""
+        self._save()
+        self._saver.wait()
+        self._tell_saved()
+        return Verdict(
+            status="stopped", reason=self._reporter.stop_reason(), step=self._training.step
+        )
+
+    def _evaluate_if_due(self) -> bool:
+        """Score the held-out documents when it is time; False if told to stop meanwhile."""
+        step, plan = self._training.step, self._plan
+        final = step >= plan.trainer.steps
+        every = plan.evaluate.every
+        if not final and (step == 0 or every == 0 or step % every):
+            return True
+        path = self._folder.evaluations / f"step_{step:08d}.json"
+        known = self._group.from_rank_0("yes" if path.exists() else "no") == "yes"
+        if known or not len(self._store.doc_ids("validation")):
+            return True
+        self._ledger.flush()
+        lengths = (plan.model.memory,)
+        if final:
+            lengths = plan.evaluate.memory or tuple(dict.fromkeys((plan.model.memory, 0)))
+        scores: list[Scores] = []
+        for length in lengths:
+            found = evaluate(
+                self._training.model,
+                self._store,
+                self._group,
+                step=step,
+                rows=plan.evaluate.rows or plan.layout.rows,
+                segment=plan.evaluate.segment or plan.layout.segment,
+                memory=length,
+                should_stop=self._asked_to_stop,
+            )
+            if found is None:
+                return False
+            scores.append(found)
+        if self._group.rank == 0:
+            write_scores(path, scores)
+            self._write(evaluation_line(scores, training_memory=plan.model.memory))
+        self._ledger.restart_clock()
+        return True
+
+    def _asked_to_stop(self) -> bool:
+        self._reporter.beat()
+        return self._group.vote(Vote(stop=bool(self._reporter.stop_reason()))).stop > 0
+
+    def _write(self, line: dict[str, Any]) -> None:
+        """Rank 0: a line into metrics.jsonl, then to the driver."""
+        line = line | {"attempt": self._attempt.number}
+        with self._folder.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self._reporter.line(line)
+
+    def _tell_saved(self) -> None:
+        self._saver.poll()
+        step = self._saver.committed
+        if step > self._told and self._group.rank == 0:
+            name = checkpoint_name(step, self._attempt.number)
+            self._reporter.line({"kind": "checkpoint", "step": step, "checkpoint": name})
+        self._told = max(self._told, step)
+
+    def _tell_start(self) -> None:
+        if self._group.rank != 0:
+            return
+        model, attempt = self._training.model, self._attempt
+        weights = sum(parameter.numel() for parameter in model.parameters())
+        whence = f"from {attempt.resumed_from}" if attempt.resumed_from else "from step 0"
+        self._reporter.note(
+            f"Attempt {attempt.number} {whence}: {self._group.world_size} workers of "
+            f"{attempt.threads} threads on {self._group.device.type}, {weights:,} weights, "
+            f"attention {model.backend}, precision {self._plan.trainer.precision}."
+        )
+
+
+def write_scores(path: Path, scores: list[Scores]) -> None:
+    """Write an evaluation's scores to `path`, whole."""
+    text = json.dumps([score.to_json() for score in scores], indent=1)
+    write_whole(str(path), text.encode())
+
+
+def evaluation_line(scores: list[Scores], *, training_memory: int) -> dict[str, Any]:
+    """An evaluation as a metric line: eval/... is that of the training memory."""
+    line: dict[str, Any] = {"kind": "evaluation", "step": scores[0].step}
+    for score in scores:
+        group = "eval" if score.memory == training_memory else f"eval/memory_{score.memory}"
+        line[f"{group}/loss"] = score.loss
+        line[f"{group}/perplexity"] = score.perplexity
+        line[f"{group}/bits_per_byte"] = score.bits_per_byte
+    return line

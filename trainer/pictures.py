@@ -1,0 +1,112 @@
+"""The pictures of a run: the only file that draws."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from trainer.evaluation import Scores
+
+MIN_TARGETS = 50  # a mean over fewer says little
+SMOOTH = 0.02  # of the run: half-life of the smoothed loss
+
+
+def loss_over_steps(lines: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
+    """Draw the training loss, as it was and smoothed, with the held-out loss where it was taken.
+
+    Args:
+        lines: The run's metric lines.
+        path: The PNG to write.
+        title: Above the picture.
+    """
+    steps = [line for line in lines if line["kind"] == "step"]
+    scored = [line for line in lines if line["kind"] == "evaluation" and "eval/loss" in line]
+    figure, axes = _frame(title, x="step", y="nats per token")
+    x, y = [line["step"] for line in steps], [line["train/loss"] for line in steps]
+    axes.plot(x, y, color="#b8c4d6", linewidth=0.8, label="training, each step")
+    axes.plot(x, _smooth(y), color="#1f4e8c", linewidth=1.8, label="training, smoothed")
+    if scored:
+        axes.plot(
+            [line["step"] for line in scored],
+            [line["eval/loss"] for line in scored],
+            "o-",
+            color="#c8553d",
+            label="held-out documents",
+        )
+    axes.legend(frameon=False)
+    _save(figure, path)
+
+
+def loss_by_offset(scores: Sequence[Scores], path: Path, *, title: str) -> None:
+    """Draw the held-out loss by offset within the document, a line for each memory length.
+
+    Without memory a token sees at most its own segment, and on average half of it: the distance
+    between the lines is what the memory is worth, and it opens where a segment ends.
+
+    Args:
+        scores: Evaluations of the same weights with several memory lengths.
+        path: The PNG to write.
+        title: Above the picture.
+    """
+    figure, axes = _frame(title, x="offset within the document (tokens)", y="nats per token")
+    colors = ("#1f4e8c", "#c8553d", "#4f8a4a", "#8a6db1", "#777777")
+    for score, color in zip(scores, colors * (1 + len(scores) // len(colors)), strict=False):
+        buckets = [
+            (bucket, nats / count)
+            for bucket, (nats, count) in enumerate(
+                zip(score.nats_by_offset, score.targets_by_offset, strict=True)
+            )
+            if count >= MIN_TARGETS
+        ]
+        axes.plot(
+            [_middle(bucket) for bucket, _ in buckets],
+            [loss for _, loss in buckets],
+            "o-",
+            color=color,
+            label=f"memory {score.memory}, {score.bits_per_byte:.3f} bits per byte",
+        )
+    axes.set_xscale("symlog", linthresh=1, base=2)
+    if scores:
+        axes.axvline(scores[0].segment, color="#999999", linestyle=":", linewidth=1)
+        axes.annotate(
+            f"one segment, {scores[0].segment} tokens",
+            (scores[0].segment, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(4, -12),
+            textcoords="offset points",
+            fontsize=8,
+            color="#666666",
+        )
+    axes.legend(frameon=False)
+    _save(figure, path)
+
+
+def _middle(bucket: int) -> float:
+    """The middle, by ratio, of the offsets in a bucket of evaluation.bucket_of_offset."""
+    return 0.0 if bucket == 0 else 2.0 ** (bucket - 0.5)
+
+
+def _smooth(values: Sequence[float]) -> list[float]:
+    weight = 0.5 ** (1 / max(1.0, SMOOTH * len(values)))
+    smoothed, level, mass = [], 0.0, 0.0
+    for value in values:
+        level, mass = weight * level + (1 - weight) * value, weight * mass + (1 - weight)
+        smoothed.append(level / mass)
+    return smoothed
+
+
+def _frame(title: str, *, x: str, y: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(8, 4.5), layout="constrained")  # no pyplot: nothing global, no window
+    axes = figure.subplots()
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#eeeeee")
+    return figure, axes
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,150 @@
+"""A run's folder: what lies where, which attempt may write, and the lines of its metrics.
+
+config.json  config.toml     the resolved config of the first start
+mlflow.json                  which MLflow run this is
+attempts/0001.json ...       one a start of the workers: from which step, with how many
+metrics.jsonl                one line a step, the truth about the run
+checkpoints/                 step_00000100-a0001 ... (checkpoint.py)
+evaluations/                 one file an evaluation
+summary.json                 written when the run is done
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.files import write_whole
+from trainer.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One start of a run's workers.
+
+    Attributes:
+        number: From 1; the highest one alone may write.
+        launch: The start of the driver it belongs to.
+        start_step: Steps that were done when it began.
+        world_size: W.
+        threads: Torch threads of each worker; another count is not bit-exact.
+        resumed_from: Name of the checkpoint it went on from; empty at a fresh start.
+    """
+
+    number: int
+    launch: str
+    start_step: int
+    world_size: int
+    threads: int
+    resumed_from: str
+
+
+class RunFolder:
+    """Names in a run's folder, and its small files."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.metrics = self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.evaluations = self.path / "evaluations"
+        self._attempts = self.path / "attempts"
+
+    def create(self) -> None:
+        """Make the folder and what it always holds.
+
+        Raises:
+            ConfigError: The folder cannot be made or written to.
+        """
+        try:
+            for path in (self.path, self.checkpoints, self.evaluations, self._attempts):
+                path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / f".probe-{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise ConfigError(
+                f"The run folder {self.path} cannot be written to: {error.strerror}. Set "
+                "run.folder to a folder that can, or make room there."
+            ) from error
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """The JSON object in file `name`, or None where there is no such file."""
+        path = self.path / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def write_json(self, name: str, value: dict[str, Any]) -> None:
+        """Write `value` to file `name`, whole or not at all."""
+        text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+        write_whole(str(self.path / name), text.encode())
+
+    def attempts(self) -> list[Attempt]:
+        """All starts of the workers so far, oldest first."""
+        return [
+            Attempt(**json.loads(path.read_text(encoding="utf-8")))
+            for path in sorted(self._attempts.glob("*.json"))
+        ]
+
+    def next_attempt(self) -> int:
+        """The number that the next attempt takes."""
+        return max((attempt.number for attempt in self.attempts()), default=0) + 1
+
+    def begin(self, attempt: Attempt) -> None:
+        """Take the run over: from now on only this attempt may write.
+
+        Raises:
+            ConfigError: Another process took the same number at this moment.
+        """
+        path = self._attempts / f"{attempt.number:04d}.json"
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(json.dumps(asdict(attempt)) + "\n", encoding="utf-8")
+        try:
+            os.link(draft, path)  # unlike a rename, refuses to replace
+        except FileExistsError:
+            raise ConfigError(
+                f"Attempt {attempt.number} of the run in {self.path} was begun by another process "
+                "at this moment. One run has one writer: stop the other, or name this run anew."
+            ) from None
+        finally:
+            draft.unlink()
+
+    def check_lease(self, number: int) -> None:
+        """Refuse to write for an attempt that was overtaken by a later one.
+
+        Raises:
+            ConfigError: A later attempt owns the run.
+        """
+        newest = self.next_attempt() - 1
+        if newest != number:
+            raise ConfigError(
+                f"Attempt {number} of the run in {self.path} was overtaken by attempt {newest}: "
+                "nothing more is written by this one."
+            )
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The lines of metrics.jsonl; one that a crash cut short is left out."""
+        if not self.metrics.exists():
+            return
+        with self.metrics.open(encoding="utf-8") as file:
+            for line in file:
+                if line.endswith("\n"):
+                    yield json.loads(line)
+
+    def cut_lines(self, step: int) -> None:
+        """Drop the lines of steps past `step`: they were lost with the workers that took them."""
+        kept = [json.dumps(line) + "\n" for line in self.lines() if line["step"] <= step]
+        write_whole(str(self.metrics), "".join(kept).encode())
+
+
+def retries_used(attempts: list[Attempt], *, launch: str, start_step: int) -> int:
+    """How many attempts of this launch, up to now, began at the step where the next would begin.
+
+    Progress refills the budget: an attempt that committed a checkpoint moves `start_step`.
+    """
+    used = 0
+    for attempt in reversed(attempts):
+        if attempt.launch != launch or attempt.start_step != start_step:
+            break
+        used += 1
+    return used

@@ -1,0 +1,43 @@
+"""Ctrl-C and SIGTERM as a wish to stop: the first asks, the second ends at once."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class StopWish:
+    """Whether somebody asked the driver to stop, and how.
+
+    Attributes:
+        signal: The signal that asked, or None.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    def reason(self) -> str:
+        """Why to stop, for a person; empty when nobody asked."""
+        return "" if self.signal is None else f"{self.signal.name} was received"
+
+    def ask(self, number: int, _frame: FrameType | None) -> None:
+        """Take a signal: the first is remembered, a second raises KeyboardInterrupt."""
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = signal.Signals(number)
+
+
+@contextmanager
+def stop_wish() -> Iterator[StopWish]:
+    """Own SIGINT and SIGTERM for the `with` block; enter it after `ray.init`, which takes SIGTERM.
+
+    The handlers only remember. In the main thread only, as Python demands.
+    """
+    wish = StopWish()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, wish.ask) for number in numbers}
+    try:
+        yield wish
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

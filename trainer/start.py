@@ -1,0 +1,271 @@
+"""How an attempt begins: the ranks agree on where to go on, and each brings itself there."""
+
+import inspect
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from model.config import ModelError
+from model.memory import Memory, empty_memory
+from model.transformer_xl import TransformerXL
+from pipeline.errors import DataError
+from pipeline.layout import RowsError
+from pipeline.rows_state import RowsState
+from pipeline.server import RowServer
+from pipeline.store import Store
+from trainer.board import Reporter
+from trainer.checkpoint import (
+    load_memory,
+    load_optimizer,
+    load_weights,
+    newest_whole,
+    read_state,
+    step_of,
+)
+from trainer.errors import ConfigError
+from trainer.group import Group
+from trainer.optimizer import make_optimizer
+from trainer.plan import TrainPlan, check_identity
+from trainer.run_folder import Attempt, RunFolder, retries_used
+from trainer.step import Objective, Rows, StepPlan, backward
+
+T = TypeVar("T")
+
+
+class GaveUpError(RuntimeError):
+    """The workers died too often in a row."""
+
+
+# Errors that the next attempt would meet again, and the kind that decides the exit code.
+REPEATABLE: dict[type[Exception], str] = {
+    GaveUpError: "error",
+    DataError: "data",
+    ConfigError: "config",
+    ModelError: "config",
+    RowsError: "config",
+}
+
+
+class DoomedError(Exception):
+    """An error that another attempt would meet again, known to all ranks."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(kind, reason)
+        self.kind = kind
+        self.reason = reason
+
+
+def describe(error: Exception) -> str:
+    """A repeatable error as a string that travels between ranks."""
+    kind = next(kind for cls, kind in REPEATABLE.items() if isinstance(error, cls))
+    return json.dumps([kind, str(error)])
+
+
+def together(group: Group, act: Callable[[], T]) -> T:
+    """Do `act` on every rank; if it fails for good on one, fail on all with that error.
+
+    Raises:
+        DoomedError: On every rank, with the error of the lowest rank that met one.
+    """
+    said = None
+    result: list[T] = []
+    try:
+        result.append(act())
+    except tuple(REPEATABLE) as error:
+        said = describe(error)
+    first = group.first_error(said)
+    if first is not None:
+        raise DoomedError(*json.loads(first))
+    return result[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What a decision of the loop reads beside the step: saved with it.
+
+    Attributes:
+        skipped: Updates skipped so far.
+        skipped_in_row: Updates skipped since the last applied one.
+        targets: Targets that entered a loss.
+    """
+
+    skipped: int = 0
+    skipped_in_row: int = 0
+    targets: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Training:
+    """A rank in the middle of a run: all that changes from step to step."""
+
+    step: int
+    model: TransformerXL
+    objective: nn.Module
+    optimizer: torch.optim.AdamW
+    memory: Memory
+    rows: RowsState
+    counters: Counters
+
+
+def open_store(plan: TrainPlan) -> Store:
+    """Open the plan's store and see that it is the one the driver saw.
+
+    Raises:
+        DataError: It is not, or it cannot be read.
+    """
+    store = Store.open(plan.store)
+    if store.fingerprint != plan.store_fingerprint:
+        raise DataError(
+            f"{plan.store} has fingerprint {store.fingerprint[:12]}, the driver saw "
+            f"{plan.store_fingerprint[:12]}. Workers must see the same store: put it where all "
+            "nodes read it."
+        )
+    return store
+
+
+def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[Attempt, Path | None]:
+    """Take the run over: number this attempt and find the checkpoint to go on from.
+
+    Rank 0 decides and tells the others.
+
+    Raises:
+        DoomedError: The run folder is not shared, or the retries are used up.
+    """
+    folder = RunFolder(plan.folder)
+    threads = plan.trainer.threads or max(1, len(os.sched_getaffinity(0)) // group.world_size)
+    probe = folder.path / f".seen-{plan.launch}-{group.rank}"
+    together(group, lambda: probe.write_bytes(b""))
+
+    def decide() -> str:
+        if group.rank != 0:
+            return ""
+        _check_shared(folder, plan, group.world_size)
+        checkpoint, passed = newest_whole(folder.checkpoints)
+        for fault in passed:
+            reporter.note(f"A checkpoint was passed over and left in place: {fault}.")
+        start_step = step_of(checkpoint) if checkpoint else 0
+        used = retries_used(folder.attempts(), launch=plan.launch, start_step=start_step)
+        if used > plan.cluster.retries:
+            raise GaveUpError(
+                f"The workers died {used} times in a row at or after step {start_step} with no "
+                f"checkpoint between (cluster.retries = {plan.cluster.retries}). See the first "
+                "error above; the same command goes on from there."
+            )
+        attempt = Attempt(
+            number=folder.next_attempt(),
+            launch=plan.launch,
+            start_step=start_step,
+            world_size=group.world_size,
+            threads=threads,
+            resumed_from=checkpoint.name if checkpoint else "",
+        )
+        folder.begin(attempt)
+        folder.cut_lines(start_step)
+        return json.dumps(asdict(attempt))
+
+    told = together(group, decide)
+    probe.unlink(missing_ok=True)
+    attempt = Attempt(**json.loads(group.from_rank_0(told)))
+    resumed = folder.checkpoints / attempt.resumed_from if attempt.resumed_from else None
+    return attempt, resumed
+
+
+def _check_shared(folder: RunFolder, plan: TrainPlan, world_size: int) -> None:
+    unseen = [
+        rank
+        for rank in range(world_size)
+        if not (folder.path / f".seen-{plan.launch}-{rank}").exists()
+    ]
+    if unseen:
+        raise ConfigError(
+            f"The run folder {folder.path} is not shared: rank 0 does not see what ranks {unseen} "
+            "wrote there. Set run.folder to a folder that all nodes share."
+        )
+
+
+def restore(
+    plan: TrainPlan, group: Group, store: Store, *, checkpoint: Path | None, mine: tuple[int, int]
+) -> Training:
+    """Bring this rank to where `checkpoint` was taken, or to step 0.
+
+    Raises:
+        ConfigError: The checkpoint is of another run.
+        CheckpointError: It cannot be read.
+        DataError: The next batch is not the one the checkpoint was about to read.
+    """
+    model = TransformerXL(plan.model, seed=plan.seed).to(group.device)  # the same on every rank
+    optimizer = make_optimizer(model, plan.optimizer)
+    server = RowServer(store, plan.layout)
+    if checkpoint is None:
+        memory = empty_memory(model.config, mine[1] - mine[0], device=group.device)
+        rows, counters = server.initial_state(), Counters()
+    else:
+        saved = read_state(checkpoint)
+        check_identity(saved["identity"], plan.identity(), where=str(checkpoint))
+        load_weights(checkpoint, model)
+        load_optimizer(checkpoint, model, optimizer)
+        memory = load_memory(checkpoint, mine, group.device).resized(plan.model.memory)
+        rows, counters = RowsState.from_json(saved["rows"]), Counters(**saved["counters"])
+        _check_next_batch(server, rows, saved, checkpoint)
+    return Training(
+        step=rows.step,
+        model=model,
+        objective=wrap(model, group),
+        optimizer=optimizer,
+        memory=memory,
+        rows=rows,
+        counters=counters,
+    )
+
+
+def _check_next_batch(
+    server: RowServer, rows: RowsState, saved: dict[str, Any], checkpoint: Path
+) -> None:
+    found = server.digest_of_next(rows)
+    if found != saved["next_batch"]:
+        raise DataError(
+            f"The next batch of step {rows.step} has sha256 {found[:12]}, {checkpoint} expected "
+            f"{saved['next_batch'][:12]}: the data, or the code that deals it, has changed since. "
+            "Go on with the version that wrote the checkpoint."
+        )
+
+
+def wrap(model: TransformerXL, group: Group) -> nn.Module:
+    """The objective of `model`, behind DDP when there are several ranks."""
+    objective = Objective(model)
+    if group.world_size == 1:
+        return objective
+    # Never copy rank 0's buffers over the others': torch renamed the switch in 2.13.
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    switch = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    devices = [group.device] if group.device.type == "cuda" else None
+    options: dict[str, Any] = {switch: False}
+    return DistributedDataParallel(
+        objective, device_ids=devices, gradient_as_bucket_view=True, **options
+    )
+
+
+def settle_buckets(training: Training, plan: StepPlan, *, shape: tuple[int, int]) -> None:
+    """Two backward passes that count for nothing, so that DDP's buckets are as they will stay.
+
+    DDP orders its buckets anew after its first backward pass, and a sum over three or more ranks
+    depends on the place in the bucket: without this the first steps of an attempt would differ in
+    their last bits from the same steps of an attempt that did not stop.
+    """
+    if plan.world_size == 1:
+        return
+    device = training.memory.states.device
+    blank = torch.zeros(shape, dtype=torch.int64, device=device)
+    rows = Rows(tokens=blank, targets=blank, offset=blank, numbers=blank[:, 0])
+    for _ in range(2):
+        backward(
+            training.objective, rows, training.memory, plan=plan, step=0, targets=blank.numel()
+        )
+        training.optimizer.zero_grad(set_to_none=True)

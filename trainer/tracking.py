@@ -1,0 +1,271 @@
+"""The run in MLflow: one run across all restarts, one writer, and the only file that knows MLflow.
+
+The driver hands things in and never waits: a thread sends them. What MLflow does not take is tried
+again and told; the training does not wait for it, and metrics.jsonl in the run folder stays the
+truth, from which a later start fills in what is missing.
+"""
+
+import json
+import os
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LoggedModelOutput,
+    LoggedModelStatus,
+    Metric,
+    Param,
+    RunTag,
+)
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from trainer.errors import ConfigError
+
+BATCH = 900  # MLflow takes at most 1,000 metrics a call
+PERIOD_S = 2.0
+CLOSE_S = 60.0
+PARAM_CHARS = 500
+STATUS = {"done": "FINISHED", "stopped": "KILLED", "failed": "FAILED", "gave up": "FAILED"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusInput:
+    """What MLflow is told about the documents of a split.
+
+    Attributes:
+        name: For a person.
+        digest: Of the store; MLflow takes 36 characters.
+        source: Where the store is.
+        split: "train" or "validation".
+        profile: Counts: documents, tokens.
+    """
+
+    name: str
+    digest: str
+    source: str
+    split: str
+    profile: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedRun:
+    """What MLflow is told about a run.
+
+    Attributes:
+        experiment: Made where there is none of this name.
+        artifacts: Where a new experiment keeps its files; None leaves it to the server.
+        name: Of a new run.
+        params: Logged once, when the run is new.
+        tags: Set at every start.
+    """
+
+    experiment: str
+    artifacts: str | None
+    name: str
+    params: dict[str, str]
+    tags: dict[str, str]
+
+
+class Tracker:
+    """Sends a run to MLflow from a thread of its own.
+
+    Attributes:
+        run_id: The MLflow run.
+    """
+
+    def __init__(
+        self,
+        client: MlflowClient,
+        run_id: str,
+        newest: dict[str, int],
+        *,
+        warn: Callable[[str], None],
+    ) -> None:
+        """Begin to send; `newest` is the last step of each kind of line that MLflow holds."""
+        self.run_id = run_id
+        self._client = client
+        self._warn = warn
+        self._acts: deque[Callable[[], object]] = deque()
+        self._metrics: deque[Metric] = deque()
+        self._newest = newest
+        self._warned = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._send, name="mlflow", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def start(
+        cls, uri: str, run: TrackedRun, *, run_id: str, warn: Callable[[str], None]
+    ) -> "Tracker":
+        """Go on with MLflow run `run_id`, or begin `run` where that is empty.
+
+        Args:
+            uri: MLflow's tracking address.
+            run: What MLflow is told about the run.
+            run_id: The run to go on with.
+            warn: Takes a sentence for a person.
+
+        Raises:
+            ConfigError: MLflow cannot be reached there, or does not know the run.
+        """
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        try:
+            client = MlflowClient(tracking_uri=uri)
+            run_id = run_id or _begin(client, run)
+            client.update_run(run_id, status="RUNNING")
+            client.log_batch(run_id, tags=[RunTag(key, value) for key, value in run.tags.items()])
+            newest = {
+                kind: max((one.step for one in client.get_metric_history(run_id, key)), default=-1)
+                for kind, key in (("step", "train/loss"), ("evaluation", "eval/loss"))
+            }
+        except (MlflowException, OSError) as error:
+            raise ConfigError(
+                f"MLflow at {uri} cannot be used: {str(error).splitlines()[0][:200]}. Start its "
+                "server, correct tracking.uri, or leave it empty for a file beside the runs."
+            ) from error
+        return cls(client, run_id, newest, warn=warn)
+
+    def line(self, line: dict[str, Any]) -> None:
+        """Log a metric line; a step that MLflow holds already is left out."""
+        if line["step"] <= self._newest.get(line["kind"], -1):
+            return
+        self._newest[line["kind"]] = line["step"]
+        now = int(time.time() * 1000)
+        metrics = [
+            Metric(key, float(value), now, line["step"])
+            for key, value in line.items()
+            if "/" in key and isinstance(value, int | float)
+        ]
+        self._metrics.extend(metrics)
+
+    def file(self, path: Path, folder: str | None = None) -> None:
+        """Log a file as an artifact."""
+        self._acts.append(lambda: self._client.log_artifact(self.run_id, str(path), folder))
+
+    def text(self, name: str, text: str) -> None:
+        """Log a text as an artifact."""
+        self._acts.append(lambda: self._client.log_text(self.run_id, text, name))
+
+    def bytes(self, name: str, data: bytes) -> None:
+        """Log bytes as an artifact."""
+
+        def act() -> None:
+            with tempfile.TemporaryDirectory(prefix="lr-") as folder:
+                path = Path(folder) / name
+                path.write_bytes(data)
+                self._client.log_artifact(self.run_id, str(path))
+
+        self._acts.append(act)
+
+    def table(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
+        """Log rows as a table that the run's page shows."""
+        columns: dict[str, list[Any]] = {}
+        for row in rows:
+            for key, value in row.items():
+                columns.setdefault(key, []).append(value)
+        self._acts.append(lambda: self._client.log_table(self.run_id, columns, name))
+
+    def datasets(self, inputs: Iterable[CorpusInput]) -> None:
+        """Log the store's splits as the run's inputs."""
+        entries = [
+            DatasetInput(
+                dataset=Dataset(
+                    name=given.name,
+                    digest=given.digest[:36],
+                    source_type="local",
+                    source=json.dumps({"uri": given.source}),
+                    profile=json.dumps(given.profile),
+                ),
+                tags=[InputTag("mlflow.data.context", given.split)],
+            )
+            for given in inputs
+        ]
+        self._acts.append(lambda: self._client.log_inputs(self.run_id, datasets=entries))
+
+    def checkpoint(self, *, name: str, step: int, uri: str) -> None:
+        """Log a checkpoint as a model of the run: where it is and its step."""
+        self._acts.append(lambda: self._log_checkpoint(name, step, uri))
+
+    def _log_checkpoint(self, name: str, step: int, uri: str) -> None:
+        experiment_id = self._client.get_run(self.run_id).info.experiment_id
+        model = self._client.create_logged_model(
+            experiment_id,
+            name=name,
+            source_run_id=self.run_id,
+            tags={"longrow.uri": uri},
+            params={"step": str(step)},
+            model_type="longrow-checkpoint",
+        )
+        self._client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+        self._client.log_outputs(self.run_id, [LoggedModelOutput(model.model_id, step)])
+
+    def close(self, status: str) -> None:
+        """Send what is left and set the run's status.
+
+        Args:
+            status: A verdict's, or "crashed".
+        """
+        end = STATUS.get(status, "FAILED")
+        self._acts.append(lambda: self._client.set_terminated(self.run_id, end))
+        self._closing.set()
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            self._warn(
+                f"MLflow did not take everything in {CLOSE_S:.0f} s. The run's metrics.jsonl has "
+                "all of it; `longrow resume` on this run sends what is missing."
+            )
+
+    def _send(self) -> None:
+        """The thread: every few seconds send what has come, until all is sent and we close."""
+        while True:
+            closing = self._closing.wait(PERIOD_S)
+            if self._send_all() and closing:
+                return
+
+    def _send_all(self) -> bool:
+        """Whether everything was taken; what was not stays, in order, for the next time."""
+        try:
+            while self._metrics:
+                batch = [self._metrics[i] for i in range(min(BATCH, len(self._metrics)))]
+                self._client.log_batch(self.run_id, metrics=batch)
+                for _ in batch:
+                    self._metrics.popleft()
+            while self._acts:
+                self._acts[0]()
+                self._acts.popleft()
+        except (MlflowException, OSError) as error:
+            self._tell(error)
+            return False
+        return not self._metrics
+
+    def _tell(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            self._warn(
+                f"MLflow does not answer ({str(error).splitlines()[0][:160]}). Training goes on; "
+                "what is missing there is kept and sent later."
+            )
+
+
+def _begin(client: MlflowClient, run: TrackedRun) -> str:
+    """A new MLflow run."""
+    found = client.get_experiment_by_name(run.experiment)
+    experiment_id = (
+        found.experiment_id
+        if found
+        else client.create_experiment(run.experiment, artifact_location=run.artifacts)
+    )
+    run_id = client.create_run(experiment_id, run_name=run.name).info.run_id
+    params = [Param(key, value[:PARAM_CHARS]) for key, value in run.params.items()]
+    client.log_batch(run_id, params=params)
+    return run_id
