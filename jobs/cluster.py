@@ -6,11 +6,15 @@ import secrets
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import ray
-from ray._raylet import AuthenticationTokenLoader, Config
+from ray._raylet import (
+    AuthenticationTokenLoader,  # pyright: ignore[reportAttributeAccessIssue]
+    Config,  # pyright: ignore[reportAttributeAccessIssue]
+)
 
 from trainer.errors import ConfigError
 from trainer.settings import ClusterSettings
@@ -46,7 +50,7 @@ def cores() -> int:
 @contextmanager
 def local_ray(
     *, num_cpus: int | None = None, address: str = "", dashboard: bool = False
-) -> Iterator[None]:
+) -> Iterator[int]:
     """Start a Ray for the `with` block and end it after, or join the one at `address`.
 
     Our own never attaches to another Ray of this machine, asks each client for a random token
@@ -59,13 +63,16 @@ def local_ray(
         address: A cluster to join; empty starts our own.
         dashboard: Start the dashboard of our own Ray, on loopback.
 
+    Yields:
+        Cores of the whole cluster.
+
     Raises:
         ConfigError: No cluster answers at `address`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address:
         with _joined(address):
-            yield
+            yield _cores()
         return
     before = {name: os.environ.pop(name, None) for name in OWN_ENVIRONMENT}
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -81,11 +88,10 @@ def local_ray(
             logging_level=logging.ERROR,
             _temp_dir=folder,
         )
-        yield
+        yield _cores()
     finally:
         ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)  # a last log line may arrive while we remove
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         _restore(before)
 
 
@@ -100,6 +106,10 @@ def _joined(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _cores() -> int:
+    return int(ray.cluster_resources().get("CPU", 1))
 
 
 def _knock(address: str) -> None:
@@ -118,6 +128,14 @@ def _nobody(address: str, error: Exception) -> ConfigError:
         f"cluster.address = {address!r}: no Ray cluster answers there ({error}). Start one with "
         "`ray start --head`, correct the address, or leave it empty for a Ray of our own."
     )
+
+
+def _remove(folder: str) -> None:
+    for _ in range(20):  # a process that is ending may write a last line while we remove
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            return
+        time.sleep(0.1)
 
 
 def _read_environment() -> None:

@@ -223,7 +223,7 @@ def _checked(given: Mapping[str, Given], mistakes: list[str]) -> RunConfig:
     tables: dict[str, dict[str, Any]] = {section: {} for section in sections()}
     for key, hint in keys().items():
         section, _, name = key.partition(".")
-        source = key if key in given else FOLLOWS.get(key)
+        source = key if key in given else FOLLOWS.get(key, key)
         if source in given:
             try:
                 tables[section][name] = _typed(hint, given[source])
@@ -305,6 +305,5 @@ def _together(
     if evaluate.rows % cluster.workers:
         yield (
             f"evaluate.rows = {evaluate.rows} cannot be shared out evenly among "
-            f"{cluster.workers} workers: take a multiple of {cluster.workers}, or 0 for the rows of "
-            "training."
+            f"{cluster.workers} workers: take a multiple of {cluster.workers}, or 0 for those of training."
         )

@@ -101,7 +101,7 @@ def test_a_stop_by_sigterm_leaves_nothing(box: Path) -> None:
 
 def test_a_cluster_that_does_not_answer_is_told_with_its_address() -> None:
     with (
-        pytest.raises(ConfigError, match="cluster.address = '127.0.0.1:1'"),
+        pytest.raises(ConfigError, match=r"cluster.address = '127.0.0.1:1'"),
         local_ray(address="127.0.0.1:1"),
     ):
         pass

@@ -48,5 +48,5 @@ def test_help_is_there_within_a_second_and_loads_nothing_heavy() -> None:
 
 
 def test_an_unknown_command_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(click.UsageError, match="no command 'biuld'. There are: .*build"):
+    with pytest.raises(click.UsageError, match=r"no command 'biuld'. There are: .*build"):
         longrow.main(["biuld"], standalone_mode=False)

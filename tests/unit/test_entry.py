@@ -79,16 +79,14 @@ def test_a_fault_of_ours_says_where_its_traceback_is(
 
 
 @pytest.mark.parametrize("error", [RuntimeError("odd"), DataError("odd")])
-def test_debug_shows_the_traceback(
-    error: Exception, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_debug_shows_the_traceback(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     finish(raising(error), ["--debug"])
     assert "Traceback" in capsys.readouterr().err
 
 
 def test_json_is_the_last_line_of_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> Outcome:
-        print("words for a person")
+        click.echo("words for a person")
         return Outcome(facts={"documents": 3}, code=Exit.INTERRUPTED)
 
     assert finish(work, ["--json"]) is Exit.INTERRUPTED

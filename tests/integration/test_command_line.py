@@ -1,0 +1,229 @@
+"""The command line from a corpus to a store, as processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.corpus import shipped_files
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+
+
+def longrow(*words: str, module: str = "jobs.cli") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", module, *words],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+        check=False,
+    )
+
+
+def facts(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["exit_code"] == done.returncode
+    return told
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus of forty definitions, a tokenizer and a store."""
+    box = tmp_path_factory.mktemp("box")
+    definitions = Path(shipped_files()[0]).read_text(encoding="utf-8").splitlines(keepends=True)
+    (box / "corpus.jsonl").write_text("".join(definitions[:40]), encoding="utf-8")
+    trained = longrow(
+        *("tokenizer", str(box / "corpus.jsonl"), "--out", str(box / "tokenizer.model")),
+        *("--vocab-size", "340", "--json"),
+    )
+    assert trained.returncode == 0, trained.stderr
+    assert facts(trained)["documents"] == 40
+    built = build(box, "store", "--no-ray")
+    assert built.returncode == 0, built.stderr
+    return box
+
+
+def build(box: Path, out: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return longrow(
+        *("build", str(box / "corpus.jsonl"), "--tokenizer", str(box / "tokenizer.model")),
+        *("--out", str(box / out), "--held-out", "0.2", "--task-bytes", "4000", "--json", *words),
+    )
+
+
+def test_ray_actors_and_one_process_build_the_same_store(box: Path) -> None:
+    done = build(box, "by_actors", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    assert contents(box / "by_actors") == contents(box / "store")
+    assert len(list((box / "store" / "parts").glob("*.arrow"))) > 1
+
+
+def test_show_counts_what_the_corpus_holds(box: Path) -> None:
+    told = facts(longrow("show", str(box / "store"), "--json"))
+    assert told["documents"] == 40
+    assert told["sources"] == {"corpus.jsonl": 40}
+    lengths = told["lengths"]
+    assert isinstance(lengths, list)
+    assert sum(row["documents"] for row in lengths) == 40
+    assert sum(row["tokens"] for row in lengths) == told["tokens"]
+
+
+def test_show_gives_a_document_back_as_it_was(box: Path) -> None:
+    lines = (box / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    wanted = {json.loads(line)["id"]: json.loads(line)["text"] for line in lines}
+    told = facts(longrow("show", str(box / "store"), "--doc", "7", "--json", module="jobs.cli"))
+    assert told["text"] == wanted[str(told["id"])]
+
+
+def test_a_command_runs_by_its_module_too(box: Path) -> None:
+    by_group = longrow("show", str(box / "store"))
+    assert longrow(str(box / "store"), module="jobs.show").stdout == by_group.stdout
+
+
+def test_verify_finds_a_flipped_bit(box: Path) -> None:
+    whole = longrow("verify", str(box / "store"), "--json")
+    assert facts(whole)["faults"] == []
+    assert build(box, "torn", "--no-ray").returncode == 0
+    part = min((box / "torn" / "parts").glob("*.arrow"))
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(bytes(data))
+    torn = longrow("verify", str(box / "torn"), "--json")
+    assert torn.returncode == 3
+    assert part.name in torn.stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["biuld"], 2, "There are: tokenizer, build"),
+        (["build", "x"], 2, "--tokenizer"),
+        (["show"], 2, "STORE"),
+        (["show", "{box}/nosuch"], 3, "nosuch"),
+        (["show", "{box}/store", "--doc", "40"], 2, "0 to 39"),
+        (["tokenizer", "{box}/nosuch", "--out", "{box}/new"], 3, "nosuch"),
+        (["tokenizer", "{box}/corpus.jsonl", "--out", "{box}/tokenizer.model"], 2, "--force"),
+        (["tokenizer", "{box}/corpus.jsonl", "--out", "{box}/new", "--vocab-size", "9"], 2, "262"),
+        (["tokenizer", "{box}/corpus.jsonl", "--out", "{box}/new", "--text-key", "no"], 3, "text"),
+        (
+            ["build", "{box}/nosuch", "--tokenizer", "{box}/tokenizer.model", "--out", "{box}/new"],
+            3,
+            "nosuch",
+        ),
+        (
+            ["build", "{box}/corpus.jsonl", "--tokenizer", "{box}/nosuch", "--out", "{box}/new"],
+            3,
+            "nosuch",
+        ),
+        (
+            [
+                "build",
+                "{box}/corpus.jsonl",
+                "--tokenizer",
+                "{box}/tokenizer.model",
+                "--out",
+                "{box}/new",
+                "--held-out",
+                "2",
+            ],
+            2,
+            "held_out",
+        ),
+        (
+            [
+                "build",
+                "{box}/corpus.jsonl",
+                "--tokenizer",
+                "{box}/tokenizer.model",
+                "--out",
+                "{box}/new",
+                "--no-ray",
+                "--workers",
+                "2",
+            ],
+            2,
+            "--no-ray",
+        ),
+        (
+            [
+                "build",
+                "{box}/corpus.jsonl",
+                "--tokenizer",
+                "{box}/tokenizer.model",
+                "--out",
+                "{box}/new",
+                "--address",
+                "127.0.0.1:1",
+            ],
+            2,
+            "127.0.0.1:1",
+        ),
+        (
+            [
+                "build",
+                "{box}/corpus.jsonl",
+                "--tokenizer",
+                "{box}/tokenizer.model",
+                "--out",
+                "{box}/corpus.jsonl/new",
+                "--no-ray",
+            ],
+            2,
+            "corpus.jsonl",
+        ),
+    ],
+)
+def test_bad_use_is_a_sentence_and_leaves_nothing(
+    box: Path, words: list[str], code: int, said: str
+) -> None:
+    done = longrow(*(word.format(box=box) for word in words), "--json")
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert said in str(facts(done)["error"])
+    assert not (box / "new").exists()
+
+
+def test_ctrl_c_in_a_build_leaves_no_process_and_the_build_can_go_on(box: Path) -> None:
+    many = box / "many"
+    many.mkdir()
+    text = (box / "corpus.jsonl").read_text(encoding="utf-8")
+    for number in range(20):
+        (many / f"{number:02}.jsonl").write_text(text * 40, encoding="utf-8")
+    words = ["build", str(many), "--tokenizer", str(box / "tokenizer.model")]
+    words += ["--out", str(box / "stopped"), "--workers", "1", "--task-bytes", "100000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jobs.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
+    until = time.monotonic() + 60
+    while not list((box / "stopped").glob("parts/*.json")):
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of the foreground
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    again = longrow(*words, "--json")
+    assert again.returncode == 0, again.stderr
+    assert facts(again)["documents"] == 40 * 40 * 20
