@@ -1,7 +1,8 @@
-"""`longrow show`: what a store holds, in numbers and document by document."""
+"""`longrow show`: what a store, a run or a checkpoint holds."""
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,11 +19,13 @@ BAR = 40  # characters
 
 
 @click.command("show", cls=Job)
-@click.argument("store")
+@click.argument("what", metavar="STORE|RUN|CHECKPOINT")
 @click.option("--doc", type=int, help="Show this document: its number in the store.")
-def command(store: str, *, doc: int | None) -> Outcome:
-    """Say what a store holds."""
-    opened = Store.open(store)
+def command(what: str, *, doc: int | None) -> Outcome:
+    """Say what a store, a run or a checkpoint holds."""
+    if (told := _of_a_run(what)) is not None:
+        return Outcome(facts=told)
+    opened = Store.open(what)
     if doc is None:
         facts = describe(opened)
         print(in_words(facts))
@@ -33,6 +36,22 @@ def command(store: str, *, doc: int | None) -> Outcome:
         print(f"\n{text}")
         facts["text"] = text
     return Outcome(facts=facts)
+
+
+def _of_a_run(word: str) -> dict[str, Any] | None:
+    """What there is to say if `word` names a run or a checkpoint; None if it does not."""
+    from jobs.find import is_checkpoint, is_run
+
+    if is_checkpoint(word):
+        from jobs.show_run import show_checkpoint
+
+        return show_checkpoint(Path(word).resolve())
+    if is_run(word):
+        from jobs.find import find_run
+        from jobs.show_run import show_run
+
+        return show_run(find_run(word))
+    return None
 
 
 def describe(store: Store) -> dict[str, Any]:
