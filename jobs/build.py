@@ -83,11 +83,11 @@ def in_words(report: BuildReport) -> str:
     """A build's result for a person, a line each."""
     bad = sum(report.rejected.values())
     lines = [
-        f"documents   {report.documents:,}: {report.documents_train:,} to train on, "
-        f"{report.documents_validation:,} held out, the longest of {report.longest:,} tokens",
-        f"tokens      {report.tokens:,}: {report.tokens_train:,} to train on, "
-        f"{report.tokens_validation:,} held out, from {report.bytes:,} bytes of text",
-        f"parts       {report.parts:,}, {report.vocab_size:,} token ids",
+        f"documents   {report.documents:,}, {report.documents_validation:,} of them held out",
+        f"tokens      {report.tokens:,}, {report.tokens_validation:,} of them held out",
+        f"longest     {report.longest:,} tokens",
+        f"text        {report.bytes:,} bytes",
+        f"parts       {report.parts:,}, of {report.vocab_size:,} token ids",
     ]
     if bad:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.rejected.items())

@@ -9,14 +9,14 @@ from jobs.entry import DISTRIBUTION, run
 
 # In the order of a first day. The file of a command is jobs/NAME.py, and its object is `command`.
 COMMANDS = {
-    "demo": "Do all of it once, small: corpus, store, training, evaluation, text.",
+    "demo": "Train a small model on real documents, and show what its memory is worth.",
     "tokenizer": "Train a lossless tokenizer on a corpus.",
     "build": "Tokenize a corpus into a store.",
     "verify": "Check every byte of a store.",
-    "train": "Train the run that a config describes.",
-    "resume": "Go on with a run from its newest checkpoint.",
-    "evaluate": "Score a run on held-out documents, with any memory lengths.",
-    "generate": "Write text with a run.",
+    "train": "Train the run that the TOML file CONFIG describes.",
+    "resume": "Go on with RUN, a folder or a name under runs/, where its newest checkpoint was taken.",
+    "evaluate": "Score every target of the held-out documents once, with each memory length.",
+    "generate": "Write on after each prompt, read as the beginning of a document.",
     "show": "Say what a store, a run or a checkpoint holds.",
 }
 
@@ -24,15 +24,23 @@ COMMANDS = {
 class Commands(click.Group):
     """COMMANDS as a group: help needs none of them, a call needs one."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        cmd_name: str,
+    ) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
         return import_module(f"jobs.{cmd_name.replace('-', '_')}").command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        formatter: click.HelpFormatter,
+    ) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 

@@ -304,6 +304,6 @@ def _together(
         yield str(error)
     if evaluate.rows % cluster.workers:
         yield (
-            f"evaluate.rows = {evaluate.rows} cannot be shared out evenly among "
-            f"{cluster.workers} workers: take a multiple of {cluster.workers}, or 0 for those of training."
+            f"evaluate.rows = {evaluate.rows} cannot be shared out evenly among {cluster.workers} "
+            f"workers: take a multiple of {cluster.workers}, or 0 for the rows of training."
         )

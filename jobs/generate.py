@@ -12,7 +12,7 @@ from jobs.entry import Job, Outcome, run
 @click.option("--temperature", default=0.8, show_default=True, help="0 takes the likeliest token.")
 @click.option("--top-k", default=0, show_default=True, help="Among so many likeliest; 0 all.")
 @click.option("--top-p", default=0.95, show_default=True, help="Among those that have this share.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=0, show_default=True, help="Of the draws.")
 @click.option("--memory", type=int, help="Tokens to look back on; the model's if not given.")
 def command(
     run_name: str,

@@ -1,16 +1,16 @@
-"""`longrow show`: what a store, a run or a checkpoint holds."""
+"""`longrow show`: what a store holds, in numbers and document by document."""
 
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 import numpy as np
 
 from jobs.entry import Job, Outcome, run
-from pipeline.files import join, open_binary
-from pipeline.manifest import REJECTS
+from pipeline.files import join, local_path, open_binary
+from pipeline.manifest import PARTS, REJECTS
 from pipeline.store import Store
 
 MOST_NAMED = 1_000_000  # documents whose sources are counted one by one: seconds, not minutes
@@ -20,38 +20,26 @@ BAR = 40  # characters
 
 @click.command("show", cls=Job)
 @click.argument("what", metavar="STORE|RUN|CHECKPOINT")
-@click.option("--doc", type=int, help="Show this document: its number in the store.")
+@click.option("--doc", type=int, help="Of a store: show this document, by its number.")
 def command(what: str, *, doc: int | None) -> Outcome:
-    """Say what a store, a run or a checkpoint holds."""
-    if (told := _of_a_run(what)) is not None:
-        return Outcome(facts=told)
+    """Say what a store, a run or a checkpoint holds.
+
+    STORE is a folder or URL; RUN a run's folder, or its name under runs/; CHECKPOINT one of the
+    folders in a run's checkpoints/.
+    """
+    kind = _kind(what)
+    if doc is None and kind != "store":
+        return Outcome(facts=_show_run(what, kind))
     opened = Store.open(what)
     if doc is None:
         facts = describe(opened)
         print(in_words(facts))
     else:
         facts = document(opened, doc)
-        text = facts.pop("text")
-        print("\n".join(f"{name:<11} {value}" for name, value in facts.items()))
-        print(f"\n{text}")
-        facts["text"] = text
+        head = {name: value for name, value in facts.items() if name != "text"}
+        print("\n".join(f"{name:<11} {value}" for name, value in head.items()))
+        print(f"\n{facts['text']}")
     return Outcome(facts=facts)
-
-
-def _of_a_run(word: str) -> dict[str, Any] | None:
-    """What there is to say if `word` names a run or a checkpoint; None if it does not."""
-    from jobs.find import is_checkpoint, is_run
-
-    if is_checkpoint(word):
-        from jobs.show_run import show_checkpoint
-
-        return show_checkpoint(Path(word).resolve())
-    if is_run(word):
-        from jobs.find import find_run
-        from jobs.show_run import show_run
-
-        return show_run(find_run(word))
-    return None
 
 
 def describe(store: Store) -> dict[str, Any]:
@@ -82,8 +70,28 @@ def describe(store: Store) -> dict[str, Any]:
         "rejected": manifest.rejected,
         "first_rejects": _first_rejects(store),
         "sources": _sources(store),
-        "lengths": _histogram(lengths),
+        "lengths": histogram(lengths),
     }
+
+
+def histogram(lengths: np.ndarray) -> list[dict[str, int]]:
+    """Documents and tokens by length, a row for each power of two at which there are any.
+
+    Args:
+        lengths: (documents,) tokens of each, at least 1.
+    """
+    powers = np.ceil(np.log2(np.maximum(lengths, 1) + 1)).astype(int) - 1  # 2^p <= length
+    rows = (lengths[powers == power] for power in range(int(powers.max(initial=0)) + 1))
+    return [
+        {
+            "from": 2**power,
+            "below": 2 ** (power + 1),
+            "documents": len(row),
+            "tokens": int(row.sum()),
+        }
+        for power, row in enumerate(rows)
+        if len(row)
+    ]
 
 
 def document(store: Store, doc_id: int) -> dict[str, Any]:
@@ -115,17 +123,17 @@ def document(store: Store, doc_id: int) -> dict[str, Any]:
 
 def in_words(facts: dict[str, Any]) -> str:
     """What `describe` found, for a person."""
-    train, held_out = facts["splits"]["train"], facts["splits"]["validation"]
+    held_out = facts["splits"]["validation"]
+    per_token = facts["bytes"] / max(facts["tokens"], 1)
+    bad = sum(facts["rejected"].values())
     lines = [
         f"store       {facts['store']}, fingerprint {facts['fingerprint'][:16]}",
-        f"documents   {facts['documents']:,} ({train['documents']:,} to train on, "
-        f"{held_out['documents']:,} held out) in {facts['parts']:,} parts",
-        f"tokens      {facts['tokens']:,} ({train['tokens']:,} to train on, "
-        f"{held_out['tokens']:,} held out), {facts['vocab_size']:,} ids",
-        f"text        {facts['bytes']:,} bytes, "
-        f"{facts['bytes'] / max(facts['tokens'], 1):.2f} a token",
-        f"left out    {sum(facts['rejected'].values()):,} bad records, "
-        f"{facts['empty']:,} empty documents; {facts['duplicate_ids']:,} ids are not unique",
+        f"documents   {facts['documents']:,}, {held_out['documents']:,} of them held out",
+        f"tokens      {facts['tokens']:,}, {held_out['tokens']:,} of them held out",
+        f"text        {facts['bytes']:,} bytes, {per_token:.2f} a token",
+        f"parts       {facts['parts']:,}, of {facts['vocab_size']:,} token ids",
+        f"left out    {bad:,} bad records, {facts['empty']:,} empty documents",
+        f"duplicates  {facts['duplicate_ids']:,} ids stand at more than one document",
     ]
     lines += [
         f"            {reject['source']} at byte {reject['record']:,}: {reject['reason']}"
@@ -147,19 +155,21 @@ def in_words(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _histogram(lengths: np.ndarray) -> list[dict[str, int]]:
-    powers = np.ceil(np.log2(np.maximum(lengths, 1) + 1)).astype(int) - 1  # 2^p <= length
-    rows = (lengths[powers == power] for power in range(int(powers.max(initial=0)) + 1))
-    return [
-        {
-            "from": 2**power,
-            "below": 2 ** (power + 1),
-            "documents": len(row),
-            "tokens": int(row.sum()),
-        }
-        for power, row in enumerate(rows)
-        if len(row)
-    ]
+def _kind(what: str) -> Literal["store", "run", "checkpoint"]:
+    """By what lies there; what is nothing is looked at as a store, whose error says the way out."""
+    folder = local_path(what)
+    if folder is None or (folder / PARTS).is_dir():
+        return "store"
+    if any((place / "config.json").is_file() for place in (folder, Path("runs") / what)):
+        return "run"
+    return "checkpoint" if any(folder.glob("rank-*.json")) else "store"
+
+
+def _show_run(what: str, kind: str) -> dict[str, Any]:
+    from jobs.find import find_run  # torch is seconds to import, and a store needs none
+    from jobs.show_run import show_checkpoint, show_run
+
+    return show_checkpoint(Path(what)) if kind == "checkpoint" else show_run(find_run(what))
 
 
 def _sources(store: Store) -> dict[str, int]:
