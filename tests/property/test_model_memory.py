@@ -168,6 +168,15 @@ def test_no_gradient_goes_into_memory(option: int) -> None:
     assert all(weight.grad is not None for weight in model.parameters())
 
 
+@pytest.mark.parametrize("final", [True, False])
+def test_the_last_output_is_normalised_where_the_config_says_so(final: bool) -> None:
+    model = small_model(pre_norm=True, final_norm=final)
+    for name, weight in model.norm.named_parameters():
+        weight.data.fill_(float(name == "weight"))
+    hidden, _ = model(torch.zeros(1, 3, dtype=torch.int64), torch.arange(3)[None], fresh(model, 1))
+    assert bool((hidden.var(dim=2, correction=0) - 1).abs().max() < 1e-3) == final
+
+
 def graph_nodes(root: torch.Tensor) -> int:
     seen, todo = set(), [root.grad_fn]
     while todo:

@@ -1,5 +1,6 @@
 """Dropout that depends on the seed, the step and the row, and on nothing else."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +49,25 @@ def test_fast_attention_loses_the_same_weights_as_the_plain(
     model.chosen = None
     same(found[1], found[0])
     same(found[2], found[0])
+
+
+def test_every_place_that_loses_has_its_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[int, int, tuple[int, ...]]] = []
+    original = Noise.dropped
+
+    def recorded(self: Noise, site: int, shape: tuple[int, ...], rate: float) -> torch.Tensor:
+        drawn.append((site, int(rate * 10), shape))
+        return original(self, site, shape, rate)
+
+    monkeypatch.setattr(Noise, "dropped", recorded)
+    model = small_model(dropout=0.2, attention_dropout=0.3)
+    tokens, offset = torch.zeros(2, 3, dtype=torch.int64), torch.arange(3).expand(2, 3)
+    noise = Noise(seed=0, step=0, rows=torch.arange(2))
+    model(tokens, offset, random_memory(model, 2, 4), noise)
+    layer = [(3, (2, 2, 3, 7)), (2, (2, 3, 12)), (2, (2, 3, 10)), (2, (2, 3, 12))]
+    ends = [(2, (2, 3, 12)), (2, (1, 8, 12)), (2, (2, 3, 12))]  # embedded, positions, last
+    assert sorted(one[1:] for one in drawn) == sorted(2 * layer + ends)
+    assert len({site for site, *_ in drawn}) == len(drawn)
 
 
 def lost(*, seed: int = 0, step: int = 0, row: int = 0, site: int = 0) -> torch.Tensor:
