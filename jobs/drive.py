@@ -2,8 +2,10 @@
 
 import os
 import secrets
+import shutil
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +17,12 @@ from jobs.entry import Exit, Terminated
 from jobs.progress import Progress
 from jobs.samples import write_samples
 from jobs.track import Track, track
-from pipeline.layout import check_documents
+from pipeline.layout import check_layout
 from pipeline.store import Store
 from trainer.board import News, Verdict
+from trainer.checkpoint import newest_whole, read_state
 from trainer.errors import ConfigError
-from trainer.plan import TrainPlan
+from trainer.plan import TrainPlan, check_identity
 from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
 from trainer.summary import Summary, read_scores, summarize
@@ -61,13 +64,25 @@ def open_checked(config: RunConfig) -> Store:
 
     Raises:
         ConfigError: No store is named.
+        RowsError: The rows cannot be shared out evenly.
         DataError: It cannot be read, or has fewer training documents than the run has rows.
     """
     if not config.data.store:
         raise ConfigError("data.store is empty: name the store that `longrow build` wrote.")
     store = Store.open(config.data.store)
-    check_documents(config.rows.rows, len(store.doc_ids("train")))
+    check_layout(
+        config.rows,
+        documents=len(store.doc_ids("train")),
+        world_size=_world_size(config),
+        accumulation=config.trainer.accumulation,
+    )
     return store
+
+
+def _world_size(config: RunConfig) -> int:
+    if config.cluster.launcher == "local":  # torchrun's environment says it
+        return int(os.environ.get("WORLD_SIZE", "1"))
+    return config.cluster.workers
 
 
 def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
@@ -85,41 +100,54 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
     """
     began = time.monotonic()
     store = open_checked(config)
-    folder = _take_folder(config, resume)
-    tracked = track(config, folder, store, warn=say)
-    plan = plan_of(config, folder, store, tracked.run_id)
-    for line in folder.lines():
-        tracked.line(line)  # what an earlier start could not send; what MLflow has is left out
-    status = "crashed"
-    try:
-        with _ray_for(config, ray_is_up=ray_is_up), stop_wish() as wish:
+    folder = _find_folder(config, resume)
+    plan = plan_of(config, folder, store)
+    _check_it_is_this_run(folder, plan)
+    with _ray_for(config, ray_is_up=ray_is_up), stop_wish() as wish:
+        new = not folder.path.exists()
+        _make_folder(config, folder)
+        try:
+            tracked = track(config, folder, store, warn=say)
+        except ConfigError:
+            if new:
+                shutil.rmtree(folder.path)  # nothing began: nothing stays
+            raise
+        status = "crashed"
+        try:
+            plan = replace(plan, mlflow_run_id=tracked.run_id)
+            for line in folder.lines():
+                tracked.line(line)  # what an earlier start could not send; the rest is left out
             verdict = _launch(plan, tracked, wish)
-        status = verdict.status
-        summary = _sum_up(config, folder, store, tracked, wall_seconds=time.monotonic() - began)
-    except (KeyboardInterrupt, Terminated):
-        status = "stopped"
-        raise
-    finally:
-        tracked.close(status)
+            status = verdict.status
+            wall_seconds = time.monotonic() - began
+            summary = _sum_up(config, folder, store, tracked, wall_seconds=wall_seconds)
+        except (KeyboardInterrupt, Terminated):
+            status = "stopped"
+            raise
+        finally:
+            tracked.close(status)
     return Driven(summary=summary, code=_code(verdict, wish), message=_message(verdict, folder))
 
 
-def _take_folder(config: RunConfig, resume: str) -> RunFolder:
+def _find_folder(config: RunConfig, resume: str) -> RunFolder:
     folder = folder_of(config)
-    saved = folder.read_json("config.json") if folder.path.exists() else None
-    if saved is None and resume == "must":
+    holds_run = (folder.path / "config.json").exists()
+    if not holds_run and resume == "must":
         raise ConfigError(
             f"{folder.path} holds no run to go on with. Start one with `longrow train`."
         )
-    if saved is not None and resume == "never":
+    if holds_run and resume == "never":
         raise ConfigError(
             f"{folder.path} holds a run already. Leave out --resume never to go on with it, or "
             "give another run.name."
         )
-    folder.create()
-    if saved is None and is_first_rank(config):
-        folder.write_json("config.json", config.to_dict())
     return folder
+
+
+def _make_folder(config: RunConfig, folder: RunFolder) -> None:
+    folder.create()
+    if is_first_rank(config) and not (folder.path / "config.json").exists():
+        folder.write_json("config.json", config.to_dict())
 
 
 def is_first_rank(config: RunConfig) -> bool:
@@ -127,7 +155,13 @@ def is_first_rank(config: RunConfig) -> bool:
     return config.cluster.launcher != "local" or os.environ.get("RANK", "0") == "0"
 
 
-def plan_of(config: RunConfig, folder: RunFolder, store: Store, mlflow_run_id: str) -> TrainPlan:
+def _check_it_is_this_run(folder: RunFolder, plan: TrainPlan) -> None:
+    newest, _ = newest_whole(folder.checkpoints)
+    if newest is not None:
+        check_identity(read_state(newest)["identity"], plan.identity(), where=str(newest))
+
+
+def plan_of(config: RunConfig, folder: RunFolder, store: Store) -> TrainPlan:
     """What the workers are told."""
     return TrainPlan(
         folder=str(folder.path),
@@ -135,7 +169,7 @@ def plan_of(config: RunConfig, folder: RunFolder, store: Store, mlflow_run_id: s
         store_fingerprint=store.fingerprint,
         tokenizer_sha256=store.manifest.tokenizer,
         launch=secrets.token_hex(4),
-        mlflow_run_id=mlflow_run_id,
+        mlflow_run_id="",
         seed=config.run.seed,
         layout=config.rows,
         model=replace(config.model, vocab_size=store.vocab_size),
@@ -170,8 +204,21 @@ def _launch(plan: TrainPlan, tracked: Track, wish: StopWish) -> Verdict:
         return launch(
             plan,
             on_news=lambda news: _pass_on(news, plan, tracked, progress),
-            stop_reason=wish.reason,
+            stop_reason=_told_once(wish),
         )
+
+
+def _told_once(wish: StopWish) -> Callable[[], str]:
+    """The wish to stop, said to the person when it is first seen."""
+    said: list[str] = []
+
+    def reason() -> str:
+        if wish.reason() and not said:
+            said.append(wish.reason())
+            say("Stopping after the current step, with a checkpoint; once more ends at once.")
+        return wish.reason()
+
+    return reason
 
 
 def _pass_on(news: News, plan: TrainPlan, tracked: Track, progress: Progress) -> None:

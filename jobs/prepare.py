@@ -9,6 +9,7 @@ from functools import partial
 from jobs.cluster import cores, ray_for_training
 from jobs.config import RunConfig
 from jobs.drive import Driven, drive, folder_of, say
+from jobs.entry import raise_on_sigterm
 from jobs.progress import Progress
 from pipeline.build import build_store
 from pipeline.build_actor import build_store_with_actors
@@ -43,6 +44,7 @@ def prepare_and_drive(
         prepare_store(config, inputs, build=build_store)
         return drive(config, resume=resume)
     with ray_for_training(config.cluster) as told:
+        raise_on_sigterm()  # Ray took it
         if say_ray:
             say(told)
         workers = config.data.workers or cores()

@@ -17,7 +17,7 @@ import torch
 from pipeline.batch import Batch
 from pipeline.client import Reader, RowClient
 from pipeline.files import write_whole
-from pipeline.layout import rows_of_rank
+from pipeline.layout import check_shares, rows_of_rank
 from pipeline.rows_state import RowsState
 from pipeline.server import RowServer
 from pipeline.store import Store
@@ -65,10 +65,7 @@ def train(plan: TrainPlan, group: Group, reporter: Reporter, open_reader: OpenRe
     """
     try:
         store = together(group, lambda: open_store(plan))
-        mine = together(
-            group,
-            lambda: rows_of_rank(plan.layout.rows, rank=group.rank, world_size=group.world_size),
-        )
+        mine = together(group, lambda: share_of_rows(plan, group))
         attempt, checkpoint = begin_attempt(plan, group, reporter)
         torch.set_num_threads(attempt.threads)
         if plan.trainer.deterministic:
@@ -83,6 +80,17 @@ def train(plan: TrainPlan, group: Group, reporter: Reporter, open_reader: OpenRe
             rank.close()
     except DoomedError as doom:
         return Verdict(status="failed", kind=doom.kind, reason=doom.reason)
+
+
+def share_of_rows(plan: TrainPlan, group: Group) -> tuple[int, int]:
+    """This rank's rows.
+
+    Raises:
+        RowsError: They cannot be shared out evenly.
+    """
+    rows, world_size = plan.layout.rows, group.world_size
+    check_shares(rows, world_size=world_size, accumulation=plan.trainer.accumulation)
+    return rows_of_rank(rows, rank=group.rank, world_size=world_size)
 
 
 class _Rank:

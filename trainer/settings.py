@@ -23,7 +23,6 @@ class TrainerSettings:
         precision: Arithmetic of matrix products; softmax, loss and weights stay float32.
         accumulation: Pieces, by rows, in which a rank computes one step; each has its own memory.
         threads: Torch threads of a worker; 0 shares the machine's cores among the workers.
-        log_every: Steps between two progress lines (every step is in metrics.jsonl).
         deterministic: Torch's deterministic algorithms: on a GPU, bit-exact resumes for some speed.
     """
 
@@ -31,7 +30,6 @@ class TrainerSettings:
     precision: Literal["fp32", "bf16"] = "fp32"
     accumulation: int = 1
     threads: int = 0
-    log_every: int = 10
     deterministic: bool = False
 
     def __post_init__(self) -> None:
@@ -40,7 +38,6 @@ class TrainerSettings:
             self.accumulation > 0, f"trainer.accumulation = {self.accumulation} must be above 0."
         )
         _require(self.threads >= 0, f"trainer.threads = {self.threads} must not be negative.")
-        _require(self.log_every > 0, f"trainer.log_every = {self.log_every} must be above 0.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

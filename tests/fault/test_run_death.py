@@ -205,7 +205,7 @@ def test_ctrl_c_saves_the_step_it_came_in_and_the_same_command_goes_on(
     if pid == 0:  # the child: its terminal sends SIGINT to all that belongs to it, Ray too
         os.chdir(ROOT)
         command = box.command()
-        os.execve(command[0], command, box.environment)
+        os.execve(command[0], command, box.environment)  # noqa: S606
     said = bytearray()
 
     def seen() -> bool:
