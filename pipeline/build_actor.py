@@ -109,7 +109,8 @@ def _run(
             else:
                 crew.release(actor)
                 done = after(done, tasks[index], records[index])
-        progress(during(done, crew.seen([actor for _, actor in running.values()])))
+        at_work = {str(tasks[index]): actor for index, actor in running.values()}
+        progress(during(done, crew.seen(at_work)))
     return [records[index] for index in range(len(tasks))]
 
 
@@ -138,9 +139,9 @@ class _Crew:
         self._all.remove(actor)
         ray.kill(actor)
 
-    def seen(self, actors: list[Any]) -> list[Seen]:
-        """What the actors at work say of themselves; one that is slow or dead says nothing."""
-        asked = [actor.seen.remote() for actor in actors]
+    def seen(self, at_work: dict[str, Any]) -> list[Seen]:
+        """What the actors say of their tasks; one that is slow or dead says nothing."""
+        asked = [actor.seen.remote() for actor in at_work.values()]
         answered, _ = ray.wait(asked, num_returns=len(asked), timeout=1) if asked else ([], [])
         said: list[Seen] = []
         for reference in answered:
@@ -148,7 +149,7 @@ class _Crew:
                 said.append(ray.get(reference))
             except RayError:
                 continue  # its task says what happened
-        return said
+        return [seen for seen in said if seen.task in at_work]  # not of the task before
 
     def dismiss(self) -> None:
         """End every actor and wait until they are gone."""

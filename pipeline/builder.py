@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -33,12 +34,14 @@ class Builder:
         self._out = out
         self._held_out = held_out
         self._tell = tell
+        self._task: Task | None = None
         self._documents = self._tokens = self._bytes = 0
         self._rejects: list[Reject] = []
 
     def seen(self) -> Seen:
         """How far the task is."""
         return Seen(
+            task=str(self._task),
             documents=self._documents,
             tokens=self._tokens,
             bytes=self._bytes,
@@ -52,6 +55,7 @@ class Builder:
             DataError: A file changed while it was read, or the tokenizer gives wrong ids.
             OSError: The disk refused; no part and no record of the task is there.
         """
+        self._task = task
         self._documents = self._tokens = self._bytes = 0
         self._rejects = []
         identity = identify(task)
@@ -80,7 +84,8 @@ class Builder:
         empty = longest = num_bytes = 0
         held_out = [0, 0]  # documents, tokens
         with writing_part(join(self._out, PARTS, f"{head.key}.arrow"), head, sources) as part:
-            for item in read_task(task, identity=identity, watch=self._read):
+            watch = partial(self._read, of=task.num_bytes)
+            for item in read_task(task, identity=identity, watch=watch):
                 if isinstance(item, Reject):
                     self._rejects.append(item)
                     continue
@@ -111,8 +116,8 @@ class Builder:
             sha256=digest,
         )
 
-    def _read(self, num_bytes: int) -> None:
-        self._bytes += num_bytes
+    def _read(self, num_bytes: int, *, of: int) -> None:
+        self._bytes = min(self._bytes + num_bytes, of)  # the last line may leave its task
         self._tell(self.seen())
 
 

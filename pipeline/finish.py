@@ -145,12 +145,12 @@ def _judge(
     if len(damaged) > settings.max_damaged:
         raise DataError(
             f"{len(damaged):,} damaged archives; --max-damaged allows {settings.max_damaged:,}. "
-            f"{_first(damaged)} Fetch them again, or allow so many: what could be read is kept."
+            f"{_first(damaged)}Fetch them again, or allow so many: what could be read is kept."
         )
     if not settings.bears(len(bad), of=of):
         raise DataError(
             f"{len(bad):,} of {of:,} records are bad, and --max-bad allows {settings.max_bad}. "
-            f"{_first(bad)} All are listed in {join(out, REJECTS)}. Repair them, or allow so many: "
+            f"{_first(bad)}All are listed in {join(out, REJECTS)}. Repair them, or allow so many: "
             "the good ones are already built."
         )
     if not documents:
@@ -162,7 +162,9 @@ def _judge(
 
 def _first(rejects: Sequence[Reject]) -> str:
     named = [
-        f"{r.source}, record at byte {r.record:,}: {r.reason} at byte {r.offset:,} ({r.detail})"
+        f"{r.source}, record at byte {r.record:,}: {r.reason}"
+        + (f" at byte {r.offset:,}" if r.offset != r.record else "")
+        + f" ({r.detail})"
         for r in rejects[:_SHOWN]
     ]
     return f"The first: {'; '.join(named)}. " if named else ""

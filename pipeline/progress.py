@@ -9,8 +9,9 @@ from pipeline.corpus import Plan, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """How far a builder is in the task it has."""
+    """How far a builder is in the task it has; `task` is its name."""
 
+    task: str = ""
     documents: int = 0
     tokens: int = 0
     bytes: int = 0  # on disk
@@ -50,10 +51,9 @@ def after(progress: BuildProgress, task: Task, record: TaskRecord) -> BuildProgr
 def during(progress: BuildProgress, seen: Iterable[Seen]) -> BuildProgress:
     """The progress with what is under way on top."""
     under_way = list(seen)
-    done = progress.bytes_done + sum(s.bytes for s in under_way)
     return replace(
         progress,
-        bytes_done=min(done, progress.bytes),  # a line that leaves its task is read to its end
+        bytes_done=progress.bytes_done + sum(s.bytes for s in under_way),
         documents=progress.documents + sum(s.documents for s in under_way),
         tokens=progress.tokens + sum(s.tokens for s in under_way),
         rejected=progress.rejected + sum(s.rejected for s in under_way),

@@ -1,0 +1,99 @@
+"""Files appear whole or not at all, and inputs are named by what they share."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import DataError
+from pipeline.files import (
+    join,
+    list_folder,
+    read_bytes,
+    remove_temporary,
+    sha256_of,
+    write_whole,
+    writing_whole,
+)
+from pipeline.inputs import list_inputs
+
+
+def names(*inputs: Path | str) -> list[str]:
+    return [file.name for file in list_inputs([str(given) for given in inputs])]
+
+
+def corpus(folder: Path, *paths: str) -> Path:
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(path)
+    return folder
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_whole(str(path), b"old")
+
+    def fill() -> None:
+        with writing_whole(str(path)) as file:
+            file.write(b"ne")
+            raise OSError(errno.ENOSPC, "disk full")
+
+    with pytest.raises(OSError, match="full"):
+        fill()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [tmp_path / "a"]
+
+
+def test_what_a_killed_writer_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    write_whole(str(tmp_path / "a"), b"")
+    writer = writing_whole(str(tmp_path / "b"))
+    writer.__enter__()  # never left, as by a kill
+    assert len(list(tmp_path.iterdir())) == 2
+    remove_temporary(str(tmp_path))
+    assert list(tmp_path.iterdir()) == [tmp_path / "a"]
+    with pytest.raises(FileNotFoundError):
+        writer.__exit__(None, None, None)
+
+
+def test_a_remote_file_reads_back_and_is_listed() -> None:
+    url = "memory://longrow-files/x"
+    write_whole(join(url, "parts", "a.bin"), b"abc")
+    assert read_bytes(join(url, "parts", "a.bin")) == b"abc"
+    assert list_folder(join(url, "parts")) == {"a.bin": 3}
+    assert list_folder(url) == {"parts": None}
+    assert sha256_of(join(url, "parts", "a.bin")).startswith("ba7816bf")
+    assert names(url) == ["parts/a.bin"]
+
+
+def test_an_unknown_scheme_is_refused_in_a_sentence() -> None:
+    with pytest.raises(DataError, match="nosuch://x cannot be reached"):
+        read_bytes("nosuch://x")
+
+
+def test_names_are_those_below_what_all_inputs_share(tmp_path: Path) -> None:
+    corpus(tmp_path, "b/x.txt", "a/c/y.txt", "a/z.txt", "a/.hidden/q.txt", "a/.q")
+    assert names(tmp_path) == ["a/c/y.txt", "a/z.txt", "b/x.txt"]
+    assert names(tmp_path / "a") == ["c/y.txt", "z.txt"]
+    assert names(tmp_path / "a", tmp_path / "b/x.txt") == ["a/c/y.txt", "a/z.txt", "b/x.txt"]
+    assert names(tmp_path / "b/x.txt") == ["x.txt"]
+    assert names(tmp_path / "*/x.txt", tmp_path / "b") == ["b/x.txt"]  # once, not twice
+    assert names(tmp_path / "**/*.txt") == ["a/c/y.txt", "a/z.txt", "b/x.txt"]
+
+
+def test_a_name_with_glob_signs_blanks_and_letters_of_any_script_is_a_name(tmp_path: Path) -> None:
+    odd = "a[1] *?. ü字.txt"
+    corpus(tmp_path, odd, "a1.txt")
+    assert names(tmp_path / odd) == [odd]
+
+
+@pytest.mark.parametrize("given", ["nowhere.jsonl", "nothing-*.txt", "empty"])
+def test_an_input_that_is_not_there_is_refused_by_name(tmp_path: Path, given: str) -> None:
+    with pytest.raises(DataError, match="not there" if "*" not in given else "No file matches"):
+        list_inputs([str(tmp_path / given)])
+
+
+def test_a_file_name_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")).write_text("")
+    with pytest.raises(DataError, match="not valid Unicode"):
+        list_inputs([str(tmp_path)])
