@@ -14,7 +14,7 @@ COMMANDS = {
     "build": "Tokenize a corpus into a store.",
     "verify": "Check every byte of a store.",
     "train": "Train the run that the TOML file CONFIG describes.",
-    "resume": "Go on with RUN, a folder or a name under runs/, where its newest checkpoint was taken.",
+    "resume": "Go on with a run from its newest whole checkpoint.",
     "evaluate": "Score every target of the held-out documents once, with each memory length.",
     "generate": "Write on after each prompt, read as the beginning of a document.",
     "show": "Say what a store, a run or a checkpoint holds.",

@@ -9,7 +9,10 @@ from jobs.entry import Job, Outcome, run
 @click.argument("run_name", metavar="RUN")
 @click.option("--set", "sets", multiple=True, metavar="SECTION.KEY=VALUE", help="Changes to it.")
 def command(run_name: str, sets: tuple[str, ...]) -> Outcome:
-    """Go on with RUN, a folder or a name under runs/, where its newest checkpoint was taken."""
+    """Go on with a run from its newest whole checkpoint.
+
+    RUN is a run's folder, or its name under runs/.
+    """
     import os
 
     from jobs.drive import drive
