@@ -2,14 +2,13 @@
 
 import json
 import os
-from importlib.resources import as_file, files
+from importlib.resources import files
 from typing import Any
 
 import click
 
 from jobs.entry import Exit, Job, Outcome, run
 
-CORPUS = ("definitions.jsonl", "factbook.jsonl.gz", "plays.jsonl")
 QUICK: dict[str, dict[str, Any]] = {
     "run": {"name": "demo-quick"},
     "data": {"store": "stores/demo-quick"},
@@ -53,15 +52,10 @@ def command(quick: bool, sets: tuple[str, ...]) -> Outcome:
 
 
 def _run(config: Any) -> Outcome:
-    from jobs.cluster import ray_for_training
-    from jobs.drive import drive, say
-    from jobs.prepare import prepare_store
+    from jobs.corpus import shipped_files
+    from jobs.prepare import prepare_and_drive
 
-    with ray_for_training(config.cluster) as told:
-        say(told)
-        with as_file(files("jobs").joinpath("corpus")) as corpus:
-            prepare_store(config, [str(corpus / name) for name in CORPUS])
-        driven = drive(config, resume="auto", ray_is_up=True)
+    driven = prepare_and_drive(config, shipped_files(), resume="auto", say_ray=True)
     if driven.code is not Exit.DONE:
         click.echo(f"longrow: {driven.message}", err=True)
         return Outcome(facts=driven.summary.to_json(), code=driven.code)

@@ -11,13 +11,27 @@ from trainer.run_folder import RunFolder
 RUNS = "runs"
 
 
+def is_run(word: str) -> bool:
+    """Whether `word` names a run."""
+    return any((place / "config.json").is_file() for place in _places(word))
+
+
+def is_checkpoint(word: str) -> bool:
+    """Whether `word` is the folder of a checkpoint."""
+    return NAME.fullmatch(Path(word).name) is not None and Path(word).is_dir()
+
+
+def _places(word: str) -> list[Path]:
+    return [Path(word), Path(RUNS) / word]
+
+
 def find_run(word: str) -> RunFolder:
     """The run that `word` names: a folder, or a name under runs/.
 
     Raises:
         ConfigError: Neither holds a run.
     """
-    places = [Path(word), Path(RUNS) / word]
+    places = _places(word)
     for place in places:
         if (place / "config.json").is_file():
             return RunFolder(place.resolve())
@@ -47,7 +61,7 @@ def find_checkpoint(word: str) -> Path:
         CheckpointError: The one that was named is damaged.
     """
     path = Path(word)
-    if NAME.fullmatch(path.name) and path.is_dir():
+    if is_checkpoint(word):
         if wrong := faults(path):
             raise CheckpointError(f"{'; '.join(wrong)}. Take an older checkpoint beside it.")
         return path.resolve()

@@ -2,72 +2,97 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 
-from jobs.cluster import cores
+from jobs.cluster import cores, ray_for_training
 from jobs.config import RunConfig
-from jobs.drive import say
+from jobs.drive import Driven, drive, folder_of, say
 from jobs.progress import Progress
-from pipeline.build import BuildReport
+from pipeline.build import build_store
 from pipeline.build_actor import build_store_with_actors
 from pipeline.corpus import plan_tasks
-from pipeline.files import write_whole
+from pipeline.files import exists, write_whole
+from pipeline.finish import BuildReport
 from pipeline.progress import BuildProgress
-from pipeline.records import read_texts
+from pipeline.records import identify, read_texts
 from pipeline.tokenizer import Tokenizer, train_from_settings
+from trainer.errors import ConfigError
 
 
-def prepare_store(config: RunConfig, inputs: Sequence[str]) -> BuildReport:
-    """Train the tokenizer and build the store of `config`, or what is missing of them.
-
-    Ray is initialised by the caller.
+def prepare_and_drive(
+    config: RunConfig, inputs: Sequence[str], *, resume: str, say_ray: bool = False
+) -> Driven:
+    """Build the store of `config` from `inputs`, or what is missing of it, and train its run.
 
     Args:
-        config: Names the store, and how both are made.
+        config: The run.
         inputs: The corpus.
+        resume: As `drive`.
+        say_ray: Say which Ray is at work.
 
     Raises:
-        DataError: The corpus cannot be used.
+        DataError: The corpus cannot be used, or does not suffice.
+        ConfigError: A setting does not fit.
     """
-    tokenizer = config.data.tokenizer or str(_trained(config, inputs))
+    if not config.data.store:
+        raise ConfigError("data.store is empty: name the folder that the store goes to.")
+    folder_of(config)
+    if config.cluster.launcher == "local":
+        prepare_store(config, inputs, build=build_store)
+        return drive(config, resume=resume)
+    with ray_for_training(config.cluster) as told:
+        if say_ray:
+            say(told)
+        workers = config.data.workers or cores()
+        prepare_store(config, inputs, build=partial(build_store_with_actors, workers=workers))
+        return drive(config, resume=resume, ray_is_up=True)
+
+
+def prepare_store(
+    config: RunConfig, inputs: Sequence[str], *, build: Callable[..., BuildReport]
+) -> None:
+    """Train the tokenizer and build the store of `config`, or what is missing of them."""
+    tokenizer = config.data.tokenizer or _trained(config, inputs)
     with Progress("tokenizing", unit="bytes") as bar:
 
         def show(progress: BuildProgress) -> None:
             bar.show(progress.bytes_done, progress.bytes, f"{progress.documents:,} documents")
 
-        report = build_store_with_actors(
+        report = build(
             inputs,
             tokenizer=tokenizer,
             out=config.data.store,
             settings=config.data.build(),
-            workers=config.data.workers or cores(),
             progress=show,
         )
     say(
         f"Store: {report.documents:,} documents, {report.tokens:,} tokens in {report.parts} parts; "
-        f"{report.documents_validation:,} documents held out, {sum(report.rejected.values()):,} records "
-        f"rejected: {config.data.store}"
+        f"{report.documents_validation:,} documents held out, "
+        f"{sum(report.rejected.values()):,} records rejected: {config.data.store}"
     )
-    return report
 
 
-def _trained(config: RunConfig, inputs: Sequence[str]) -> Path:
+def _trained(config: RunConfig, inputs: Sequence[str]) -> str:
     """The tokenizer of these inputs and settings, trained if it is not there yet."""
     settings, build = config.tokenizer, config.data.build()
     told = json.dumps([asdict(settings), config.data.text_key]).encode()
     key = hashlib.sha256(told)
-    for name in inputs:
-        key.update(hashlib.sha256(Path(name).read_bytes()).digest())
-    path = Path(f"{config.data.store}-tokenizer-{key.hexdigest()[:12]}.model")
-    if not path.exists():
-        with Progress("training the tokenizer", unit="documents") as bar:
-            bar.show(0)
-            plan = plan_tasks(inputs, task_bytes=build.task_bytes, options=build.options)
-            model = train_from_settings(read_texts(plan.tasks), settings)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(str(path), model)
-    trained = Tokenizer.load(str(path))
+    plan = plan_tasks(inputs, task_bytes=build.task_bytes, options=build.options)
+    for task in plan.tasks:
+        key.update("".join(identify(task)).encode())
+    path = f"{config.data.store}-tokenizer-{key.hexdigest()[:12]}.model"
+    if not exists(path):
+        with Progress("reading for the tokenizer", unit="documents") as bar:
+
+            def counted() -> Iterator[str]:
+                for count, text in enumerate(read_texts(plan.tasks)):
+                    bar.show(count)
+                    yield text
+
+            model = train_from_settings(counted(), settings)
+        write_whole(path, model)
+    trained = Tokenizer.load(path)
     say(f"Tokenizer: {settings.model_type}, {trained.vocab_size:,} ids, lossless: {path}")
     return path

@@ -18,7 +18,10 @@ from jobs.entry import Job, Outcome, run
     help="Go on with the run of this name where there is one.",
 )
 def command(config: Path, sets: tuple[str, ...], resume: str) -> Outcome:
-    """Train the run that the TOML file CONFIG describes."""
+    """Train the run that the TOML file CONFIG describes.
+
+    Where it names a corpus in data.inputs, its store is built first, or what is missing of it.
+    """
     import os
 
     from jobs.config import read_config
@@ -27,6 +30,10 @@ def command(config: Path, sets: tuple[str, ...], resume: str) -> Outcome:
 
     read = read_config(config, sets=sets, environment=os.environ)
     click.echo(read.to_toml(), err=True)
+    if read.data.inputs:
+        from jobs.prepare import prepare_and_drive
+
+        return finish(read, prepare_and_drive(read, read.data.inputs, resume=resume))
     return finish(read, drive(read, resume=resume))
 
 

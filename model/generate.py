@@ -23,7 +23,8 @@ class Sampling:
         temperature: Divides the log probabilities; 0 takes the likeliest token.
         top_k: Chooses among so many of the likeliest; 0 among all.
         top_p: Chooses among the likeliest that together have this probability.
-        seed: The same seed, weights and prompt give the same text, whatever else is in the batch.
+        seed: The same seed, prompt and place in the batch give the same text, whatever stands in
+            the other places.
     """
 
     temperature: float = 1.0
@@ -150,7 +151,8 @@ def choose(log_prob: Tensor, sampling: Sampling, *, step: int) -> Tensor:
         p[:, sampling.top_k :] = 0
     total = p.cumsum(dim=-1)
     rows = torch.arange(len(p), device=p.device)
-    point = uniform(sampling.seed, step, rows)[:, None] * total[:, -1:]
-    last = torch.searchsorted(total, total[:, -1:])  # rounding must not reach what has none
+    whole = total[:, -1:].contiguous()
+    point = uniform(sampling.seed, step, rows)[:, None] * whole
+    last = torch.searchsorted(total, whole)  # rounding must not reach what has no probability
     place = torch.minimum(torch.searchsorted(total, point, right=True), last)
     return ids.gather(1, place)[:, 0]

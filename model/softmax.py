@@ -23,6 +23,8 @@ class Softmax(nn.Module):
         super().__init__()
         self.config, self.edges = config, config.cluster_edges
         self.tail = len(config.cutoffs)  # clusters beyond the head
+        inner = torch.tensor(config.cutoffs, dtype=torch.int64)
+        self.register_buffer("cutoffs", inner, persistent=False)
         shapes = table_shapes(config)
         self.tables = nn.ParameterList(
             [] if config.tie_weights else [nn.Parameter(torch.empty(shape)) for shape in shapes]
@@ -53,27 +55,33 @@ class Softmax(nn.Module):
             (B, L), float32, or float64 for a float64 model.
         """
         flat, goal = hidden.flatten(0, 1), targets.flatten()
-        inner = torch.tensor(self.edges[1:-1], device=goal.device)
-        cluster = torch.bucketize(goal, inner, right=True)  # -100 is in the head
+        cluster = torch.bucketize(goal, self.get_buffer("cutoffs"), right=True)  # -100: the head
         in_head = goal.where(cluster == 0, self.edges[1] + cluster - 1)
         losses = linear_cross_entropy(
             self._projected(flat, 0, embedding), *self._head(embedding), in_head
         )
         if self.tail:
-            # One look at the counts for all clusters; an empty one runs too, so that every
-            # parameter has a gradient on every worker, as DDP wants.
-            order = cluster.argsort(stable=True)
-            ids = torch.arange(self.tail + 1, device=goal.device)
-            ends = list(accumulate((cluster[:, None] == ids).sum(dim=0).tolist()))
-            for tail in range(1, self.tail + 1):
-                at = order[ends[tail - 1] : ends[tail]]
-                part = linear_cross_entropy(
-                    self._projected(flat[at], tail, embedding),
-                    *self._cluster(tail, embedding),
-                    goal[at] - self.edges[tail],
-                )
-                losses = losses.index_add(0, at, part)
+            losses = self._add_tails(losses, flat, goal, cluster, embedding)
         return losses.view(targets.shape)
+
+    def _add_tails(
+        self, losses: Tensor, hidden: Tensor, targets: Tensor, cluster: Tensor, embedding: Embedding
+    ) -> Tensor:
+        """Add -log p(target) within its cluster, (T,), to that of the cluster."""
+        # The host looks at the counts once for all clusters. An empty cluster runs too, so that
+        # every parameter has a gradient on every worker, as DDP wants.
+        order = cluster.argsort(stable=True)
+        ids = torch.arange(self.tail + 1, device=cluster.device)
+        ends = list(accumulate((cluster[:, None] == ids).sum(dim=0).tolist()))
+        for tail in range(1, self.tail + 1):
+            at = order[ends[tail - 1] : ends[tail]]
+            part = linear_cross_entropy(
+                self._projected(hidden[at], tail, embedding),
+                *self._cluster(tail, embedding),
+                targets[at] - self.edges[tail],
+            )
+            losses = losses.index_add(0, at, part)
+        return losses
 
     def log_prob(self, hidden: Tensor, embedding: Embedding) -> Tensor:
         """Give log p of every id, (..., D) to (..., V) in order of the ids."""

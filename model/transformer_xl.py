@@ -52,6 +52,11 @@ class TransformerXL(nn.Module):
         )
         self.config = config
         self.chosen: Backend | None = backend
+        with torch.random.fork_rng(devices=[]):  # torch draws weights too, which are drawn over
+            self._build(config)
+        initialize(self, config, seed=seed)
+
+    def _build(self, config: ModelConfig) -> None:
         self.embedding = Embedding(config)
         self.layers = nn.ModuleList(
             Layer(config, first_site=LAST + 1 + SITES * layer) for layer in range(config.layers)
@@ -63,7 +68,6 @@ class TransformerXL(nn.Module):
         final = config.pre_norm and config.final_norm
         self.norm = nn.LayerNorm(config.width) if final else nn.Identity()
         self.softmax = Softmax(config)
-        initialize(self, config, seed=seed)
 
     @property
     def backend(self) -> str:

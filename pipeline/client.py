@@ -139,9 +139,10 @@ class RowClient:
         return batch, self._state
 
     def close(self) -> None:
-        """End the reader."""
+        """End the reader and let go of its blocks; `next` goes on in this process."""
         self._call = None
         self._hand.clear()
+        self._horizon = self._state
         reader, self._reader = self._reader, None
         if reader:
             reader.close()

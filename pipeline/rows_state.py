@@ -137,6 +137,8 @@ def row_ends(state: RowsState, lengths: Lengths, layout: Layout) -> Int64s:
             f"The saved state has {state.rows} rows and rows.rows = {layout.rows}: a run keeps its "
             f"rows. Set rows.rows to {state.rows}, or start a new run."
         )
+    if len(state.sources) != 1:
+        raise _wrong(f"it mixes {len(state.sources)} sources, this run reads one")
     if state.step == 0:
         if state != initial_state(layout):
             raise _wrong("documents were dealt before step 0")

@@ -6,6 +6,7 @@ whether somebody wants to stop. A group of one needs no process group at all.
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -49,7 +50,7 @@ class Group:
         self.rank = dist.get_rank() if joined else 0
         self.world_size = dist.get_world_size() if joined else 1
         self.device = device
-        self._side = (
+        self._side: Any = (
             dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
             if self.world_size > 1
             else None

@@ -17,7 +17,6 @@ import ray
 import ray.train
 import ray.train.torch
 import torch
-from ray.actor import ActorHandle
 
 from pipeline.server_actor import ActorReader
 from pipeline.store import Store
@@ -45,7 +44,7 @@ class BoardActor:
 
     def __init__(self) -> None:
         self._board = Board()
-        self._workers: list[ActorHandle] = []
+        self._workers: list[Any] = []
 
     @ray.method
     def push(self, lines: list[dict[str, Any]], notes: list[str], moved: bool) -> str:
@@ -60,11 +59,11 @@ class BoardActor:
         self._board.ask_stop(reason)
 
     @ray.method
-    def register(self, worker: ActorHandle) -> None:
+    def register(self, worker: Any) -> None:
         self._workers.append(worker)
 
     @ray.method
-    def take_workers(self) -> list[ActorHandle]:
+    def take_workers(self) -> list[Any]:
         workers, self._workers = self._workers, []
         return workers
 
@@ -72,13 +71,13 @@ class BoardActor:
 class BoardReporter:
     """A worker's side of the board: a thread carries lines up and the wish to stop down."""
 
-    def __init__(self, board: ActorHandle) -> None:
+    def __init__(self, board: Any) -> None:
         self._board = board
         self._lines: list[dict[str, Any]] = []
         self._notes: list[str] = []
         self._lock = threading.Lock()
         self._moved = True
-        self._stop = ""
+        self._stop: Any = ""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._carry, name="reporter", daemon=True)
         self._thread.start()
@@ -111,14 +110,14 @@ class BoardReporter:
                 lines, self._lines = self._lines, []
                 notes, self._notes = self._notes, []
                 moved, self._moved = self._moved, False
-            said = ray.get(self._board.push.remote(lines, notes, moved))
+            said: Any = ray.get(self._board.push.remote(lines, notes, moved))
             self._stop = said or self._stop
 
 
 def _work(config: dict[str, Any]) -> Verdict:
     """What Ray Train runs in each worker."""
     plan: TrainPlan = config["plan"]
-    board: ActorHandle = config["board"]
+    board: Any = config["board"]
     ray.get(board.register.remote(ray.get_runtime_context().current_actor))
     device = ray.train.torch.get_device()
     reporter = BoardReporter(board)
@@ -175,7 +174,7 @@ class _Fit:
     """One call of Ray Train's fit(), in a thread: in the main thread it would take our SIGINT."""
 
     def __init__(
-        self, plan: TrainPlan, board: ActorHandle, *, storage: str, name: str, use_gpu: bool
+        self, plan: TrainPlan, board: Any, *, storage: str, name: str, use_gpu: bool
     ) -> None:
         self._plan = plan
         self._board = board
@@ -194,7 +193,7 @@ class _Fit:
                 timeout_s=int(plan.cluster.hang_timeout_s) or 1
             ),
         )
-        self._result: list[Verdict | None] = []
+        self._result: list[Any] = []
         self._error: list[BaseException] = []
 
     def _fit(self) -> None:
@@ -215,7 +214,7 @@ class _Fit:
             if (reason := stop_reason()) and reason != asked:
                 asked = reason
                 ray.get(self._board.ask_stop.remote(reason))
-            news = ray.get(self._board.drain.remote())
+            news: News = ray.get(self._board.drain.remote())
             on_news(news)
             if news.silent_s > self._plan.cluster.hang_timeout_s:
                 self._end_hung_workers(on_news, news.silent_s)

@@ -131,10 +131,13 @@ class RunFolder:
                 if line.endswith("\n"):
                     yield json.loads(line)
 
-    def cut_lines(self, step: int) -> None:
-        """Drop the lines of steps past `step`: they were lost with the workers that took them."""
+    def cut(self, step: int) -> None:
+        """Drop lines and evaluations past `step`: lost with the workers, they will come again."""
         kept = [json.dumps(line) + "\n" for line in self.lines() if line["step"] <= step]
         write_whole(str(self.metrics), "".join(kept).encode())
+        for path in self.evaluations.glob("step_*.json"):
+            if path.name > f"step_{step:08d}.json":
+                path.unlink()
 
 
 def retries_used(attempts: list[Attempt], *, launch: str, start_step: int) -> int:

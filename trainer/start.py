@@ -140,18 +140,19 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
     """
     folder = RunFolder(plan.folder)
     threads = plan.trainer.threads or max(1, len(os.sched_getaffinity(0)) // group.world_size)
-    probe = folder.path / f".seen-{plan.launch}-{group.rank}"
+    launch = group.from_rank_0(plan.launch)  # under torchrun every rank is a driver of its own
+    probe = folder.path / f".seen-{launch}-{group.rank}"
     together(group, lambda: probe.write_bytes(b""))
 
     def decide() -> str:
         if group.rank != 0:
             return ""
-        _check_shared(folder, plan, group.world_size)
+        _check_shared(folder, launch, group.world_size)
         checkpoint, passed = newest_whole(folder.checkpoints)
         for fault in passed:
             reporter.note(f"A checkpoint was passed over and left in place: {fault}.")
         start_step = step_of(checkpoint) if checkpoint else 0
-        used = retries_used(folder.attempts(), launch=plan.launch, start_step=start_step)
+        used = retries_used(folder.attempts(), launch=launch, start_step=start_step)
         if used > plan.cluster.retries:
             raise GaveUpError(
                 f"The workers died {used} times in a row at or after step {start_step} with no "
@@ -160,14 +161,14 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
             )
         attempt = Attempt(
             number=folder.next_attempt(),
-            launch=plan.launch,
+            launch=launch,
             start_step=start_step,
             world_size=group.world_size,
             threads=threads,
             resumed_from=checkpoint.name if checkpoint else "",
         )
         folder.begin(attempt)
-        folder.cut_lines(start_step)
+        folder.cut(start_step)
         return json.dumps(asdict(attempt))
 
     told = together(group, decide)
@@ -177,11 +178,9 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
     return attempt, resumed
 
 
-def _check_shared(folder: RunFolder, plan: TrainPlan, world_size: int) -> None:
+def _check_shared(folder: RunFolder, launch: str, world_size: int) -> None:
     unseen = [
-        rank
-        for rank in range(world_size)
-        if not (folder.path / f".seen-{plan.launch}-{rank}").exists()
+        rank for rank in range(world_size) if not (folder.path / f".seen-{launch}-{rank}").exists()
     ]
     if unseen:
         raise ConfigError(

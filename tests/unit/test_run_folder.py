@@ -49,7 +49,7 @@ def test_lines_past_the_step_are_dropped_and_a_torn_one_is_left_out(folder: RunF
     text = "".join(json.dumps(line) + "\n" for line in lines)
     folder.metrics.write_text(text + '{"kind": "step", "st')
     assert list(folder.lines()) == lines
-    folder.cut_lines(3)
+    folder.cut(3)
     assert list(folder.lines()) == lines[:3]
     assert folder.metrics.read_text().endswith("\n")
 
@@ -71,3 +71,10 @@ def test_retries_count_attempts_of_this_launch_from_this_step_only() -> None:
     assert retries_used(attempts, launch="a", start_step=7) == 0
     assert retries_used(attempts[:2], launch="a", start_step=0) == 1
     assert retries_used(attempts[:1], launch="a", start_step=0) == 0
+
+
+def test_evaluations_past_the_step_go_with_their_lines(folder: RunFolder) -> None:
+    for step in (2, 10):
+        (folder.evaluations / f"step_{step:08d}.json").write_text("[]")
+    folder.cut(5)
+    assert [path.name for path in folder.evaluations.iterdir()] == ["step_00000002.json"]

@@ -1,0 +1,335 @@
+"""A run is the same run whatever happens to it: stopped, killed, moved, cut up in pieces."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.config import ModelConfig
+from pipeline.layout import Layout
+from pipeline.store import Store
+from trainer.board import Board, LocalReporter, Verdict
+from trainer.group import Group
+from trainer.loop import train
+from trainer.plan import TrainPlan
+from trainer.run_folder import RunFolder
+from trainer.settings import (
+    CheckpointSettings,
+    ClusterSettings,
+    EvaluateSettings,
+    OptimizerSettings,
+    TrainerSettings,
+)
+
+ROOT = Path(__file__).parents[2]
+STEPS = 12  # of a run in this process
+LONG = 40  # of a run in processes of its own
+TOML = """
+[run]
+name = "run"
+folder = "{folder}"
+[data]
+store = "{store}"
+[rows]
+rows = 4
+segment = 16
+[model]
+layers = 2
+width = 16
+heads = 2
+head_width = 8
+inner_width = 32
+memory = 20
+dropout = {dropout}
+[trainer]
+steps = {steps}
+threads = 1
+[optimizer]
+learning_rate = 1e-2
+warmup_steps = 3
+[checkpoint]
+every = 5
+[tracking]
+uri = "off"
+[cluster]
+launcher = "local"
+"""
+
+
+@pytest.fixture
+def plan(tiny_store: Path, tmp_path: Path) -> TrainPlan:
+    store = Store.open(str(tiny_store))
+    return TrainPlan(
+        folder=str(tmp_path / "run"),
+        store=str(tiny_store),
+        store_fingerprint=store.fingerprint,
+        tokenizer_sha256=store.manifest.tokenizer,
+        launch="test",
+        mlflow_run_id="",
+        seed=3,
+        layout=Layout(rows=4, segment=16, seed=3),
+        model=ModelConfig(
+            vocab_size=store.vocab_size,
+            layers=2,
+            width=16,
+            heads=2,
+            head_width=8,
+            inner_width=32,
+            memory=20,
+            dropout=0.1,
+            attention_dropout=0.1,
+        ),
+        trainer=TrainerSettings(steps=STEPS, threads=1),
+        optimizer=OptimizerSettings(learning_rate=1e-2, warmup_steps=3),
+        evaluate=EvaluateSettings(every=4),
+        checkpoint=CheckpointSettings(every=5),
+        cluster=ClusterSettings(launcher="local"),
+    )
+
+
+class StopAfter(LocalReporter):
+    """Asks to stop once `step` is done, as a signal would."""
+
+    def __init__(self, step: int | None) -> None:
+        self.board = Board()
+        super().__init__(self.board)
+        self._step = step
+        if step == 0:
+            self.board.ask_stop("a test wants it")
+
+    def line(self, values: dict[str, Any]) -> None:
+        super().line(values)
+        # A step is told one step late, so this is the stop that a person presses in the middle.
+        if self._step is not None and values["step"] >= self._step:
+            self.board.ask_stop("a test wants it")
+
+
+def train_here(plan: TrainPlan, *, stop_after: int | None = None) -> Verdict:
+    RunFolder(plan.folder).create()
+    group = Group(device=torch.device("cpu"))
+    return train(plan, group, StopAfter(stop_after), lambda _rows: None)
+
+
+def losses(folder: str | Path) -> list[tuple[int, float]]:
+    lines = RunFolder(folder).lines()
+    return [(line["step"], line["train/loss"]) for line in lines if line["kind"] == "step"]
+
+
+def numbers(folder: str | Path) -> list[dict[str, Any]]:
+    """Every line, without what depends on the clock or the attempt."""
+    dropped = {"attempt", "train/tokens_per_second", "train/step_seconds", "data/wait_seconds"}
+    return [
+        {key: value for key, value in line.items() if key not in dropped}
+        for line in RunFolder(folder).lines()
+    ]
+
+
+def test_a_run_stopped_anywhere_and_resumed_is_the_run_that_was_never_stopped(
+    plan: TrainPlan, tmp_path: Path
+) -> None:
+    assert train_here(plan).status == "done"
+    whole = numbers(plan.folder)
+    assert [line["step"] for line in whole if line["kind"] == "step"] == list(range(1, STEPS + 1))
+    for stop in (0, 1, 4, 5, 10, STEPS - 1):
+        cut = replace(plan, folder=str(tmp_path / f"cut-{stop}"))
+        first = train_here(cut, stop_after=stop)
+        assert first.status == "stopped"
+        assert stop <= first.step <= STEPS  # the last one is stopped in its final evaluation
+        second = train_here(cut)
+        assert second.status == "done"
+        assert numbers(cut.folder) == whole, f"stopped after step {first.step}"
+
+
+def test_a_resume_of_a_resume_of_a_resume_is_still_the_same_run(
+    plan: TrainPlan, tmp_path: Path
+) -> None:
+    train_here(plan)
+    cut = replace(plan, folder=str(tmp_path / "cut"))
+    for stop in (2, 4, 6, 8):
+        assert train_here(cut, stop_after=stop).status == "stopped"
+    assert train_here(cut).status == "done"
+    assert numbers(cut.folder) == numbers(plan.folder)
+    assert len(RunFolder(cut.folder).attempts()) == 5
+
+
+def test_pieces_of_rows_give_the_losses_of_the_whole_batch(plan: TrainPlan, tmp_path: Path) -> None:
+    train_here(plan)
+    for pieces in (2, 4):
+        other = replace(
+            plan,
+            folder=str(tmp_path / f"pieces-{pieces}"),
+            trainer=replace(plan.trainer, accumulation=pieces),
+        )
+        train_here(other)
+        assert losses(other.folder) == [
+            (step, pytest.approx(loss, rel=1e-5)) for step, loss in losses(plan.folder)
+        ]
+
+
+def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_it_is_taken(
+    plan: TrainPlan, tmp_path: Path
+) -> None:
+    train_here(plan)
+    cut = replace(plan, folder=str(tmp_path / "cut"))
+    train_here(cut, stop_after=10)
+    newest = max(RunFolder(cut.folder).checkpoints.iterdir())
+    weights = newest / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    reporter = StopAfter(None)
+    train(cut, Group(device=torch.device("cpu")), reporter, lambda _rows: None)
+    assert any("model.safetensors" in note for note in reporter.board.drain().notes)
+    assert newest.exists()
+    assert numbers(cut.folder) == numbers(plan.folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (lambda plan: replace(plan, seed=4), "run.seed is 3 there and 4 here"),
+        (
+            lambda plan: replace(plan, layout=replace(plan.layout, segment=8)),
+            "rows.segment is 16 there and 8 here",
+        ),
+        (
+            lambda plan: replace(plan, model=replace(plan.model, heads=1)),
+            "model.heads is 2 there and 1 here",
+        ),
+    ],
+)
+def test_another_run_in_the_same_folder_is_refused_with_both_values(
+    plan: TrainPlan, change: Callable[[TrainPlan], TrainPlan], key: str
+) -> None:
+    train_here(plan, stop_after=2)
+    verdict = train_here(change(plan))
+    assert (verdict.status, verdict.kind) == ("failed", "config")
+    assert key in verdict.reason
+
+
+def test_a_longer_memory_may_be_taken_at_a_resume(plan: TrainPlan) -> None:
+    train_here(plan, stop_after=3)
+    longer = replace(plan, model=replace(plan.model, memory=40))
+    assert train_here(longer).status == "done"
+
+
+def test_a_changed_next_batch_is_caught_before_the_first_step(plan: TrainPlan) -> None:
+    train_here(plan, stop_after=3)
+    newest = max(RunFolder(plan.folder).checkpoints.iterdir())
+    state = json.loads((newest / "state.json").read_text())
+    state["rows"]["rows"]["began"][1] -= 1  # row 1 would read one token further on
+    _rewrite(newest, "state.json", json.dumps(state).encode())
+    verdict = train_here(plan)
+    assert (verdict.status, verdict.kind) == ("failed", "data")
+
+
+def _rewrite(checkpoint: Path, name: str, data: bytes) -> None:
+    """Change a file and the manifest with it, as no crash but only a person could."""
+    import hashlib
+
+    (checkpoint / name).write_bytes(data)
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+class Ranks:
+    """`longrow train` as several processes, in the environment that torchrun gives them."""
+
+    def __init__(self, folder: Path, store: Path, *, dropout: float = 0.1) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder / "runs" / "run"
+        self._config = folder / "run.toml"
+        self._config.write_text(
+            TOML.format(folder=folder / "runs", store=store, steps=LONG, dropout=dropout)
+        )
+
+    def train(self, world_size: int) -> None:
+        """Train to the end."""
+        self._end(self._start(world_size), code=0)
+
+    def train_until(self, world_size: int, step: int, *, signal_number: int) -> None:
+        """Train past `step`, then send the signal: SIGINT to rank 0, SIGKILL to all."""
+        processes = self._start(world_size)
+        deadline = time.monotonic() + 90
+        while not any(done >= step for done, _ in losses(self.folder)):
+            assert time.monotonic() < deadline
+            assert all(process.poll() is None for process in processes)
+            time.sleep(0.02)
+        killed = signal_number == signal.SIGKILL
+        for process in processes if killed else processes[:1]:
+            process.send_signal(signal_number)
+        self._end(processes, code=-signal.SIGKILL if killed else 130)
+        assert step <= losses(self.folder)[-1][0] < LONG
+
+    def _end(self, processes: list[subprocess.Popen[bytes]], *, code: int) -> None:
+        ends = [process.communicate(timeout=120)[1].decode() for process in processes]
+        assert [process.returncode for process in processes] == [code] * len(ends), ends
+
+    def _start(self, world_size: int) -> list[subprocess.Popen[bytes]]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        ranks = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1"}
+        return [
+            subprocess.Popen(
+                [sys.executable, "-m", "jobs.train", str(self._config)],
+                cwd=ROOT,
+                env=os.environ | ranks | {"MASTER_PORT": str(port), "RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            for rank in range(world_size)
+        ]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """The folder of a whole run by 1 and by 2 workers."""
+    folders: dict[int, Path] = {}
+    for world_size in (1, 2):
+        ranks = Ranks(tmp_path_factory.mktemp("whole") / str(world_size), tiny_store)
+        ranks.train(world_size)
+        folders[world_size] = ranks.folder
+    return folders
+
+
+def test_two_workers_have_the_losses_of_one_dropout_and_all(undisturbed: dict[int, Path]) -> None:
+    one, two = (losses(undisturbed[world_size]) for world_size in (1, 2))
+    assert len(one) == LONG
+    assert two == [(step, pytest.approx(loss, rel=1e-5)) for step, loss in one]
+    assert two != one  # else the second run was no run of two
+
+
+def test_two_workers_killed_and_started_again_repeat_every_bit(
+    undisturbed: dict[int, Path], tiny_store: Path, tmp_path: Path
+) -> None:
+    ranks = Ranks(tmp_path / "killed", tiny_store)
+    ranks.train_until(2, 12, signal_number=signal.SIGKILL)
+    ranks.train(2)
+    assert losses(ranks.folder) == losses(undisturbed[2])
+    last = RunFolder(ranks.folder).attempts()[-1]
+    assert last.start_step >= 5  # it went on, and did not begin again
+
+
+def test_a_run_moves_from_two_workers_to_one_and_back(
+    undisturbed: dict[int, Path], tiny_store: Path, tmp_path: Path
+) -> None:
+    ranks = Ranks(tmp_path / "moved", tiny_store)
+    ranks.train_until(2, 8, signal_number=signal.SIGINT)
+    ranks.train_until(1, 20, signal_number=signal.SIGINT)
+    ranks.train(2)
+    attempts = RunFolder(ranks.folder).attempts()
+    assert [attempt.world_size for attempt in attempts] == [2, 1, 2]
+    assert 8 <= attempts[1].start_step < attempts[2].start_step < LONG
+    assert losses(ranks.folder) == [
+        (step, pytest.approx(loss, rel=1e-5)) for step, loss in losses(undisturbed[2])
+    ]
