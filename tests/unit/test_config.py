@@ -100,7 +100,8 @@ def test_a_name_on_the_command_line_needs_no_quotes(text: str) -> None:
 
 
 def test_a_word_on_the_command_line_cannot_carry_a_second_key() -> None:
-    assert read_config(sets=["data.store=1\n[trainer]\nsteps = 7"]).trainer.steps != 7
+    (told,) = mistakes("trainer.steps=1\n[model]\nlayers = 7")
+    assert "must be a valid integer" in told
 
 
 def test_the_seed_of_the_run_is_that_of_every_part_without_its_own() -> None:
