@@ -22,21 +22,21 @@ def test_the_keys_are_those_that_were_promised() -> None:
 
 def test_each_layer_lies_over_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    path.write_text("[trainer]\nsteps = 2\naccumulation = 2\nthreads = 2\nthreads = 2\n")
+    path.write_text("[trainer]\nsteps = 2\naccumulation = 2\nthreads = 2\n[rows]\nsegment = 2\n")
     config = read_config(
         path,
         base={"trainer": {"steps": 1}, "checkpoint": {"every": 1}},
         environment={
             "LONGROW__TRAINER__ACCUMULATION": "4",
-            "LONGROW__TRAINER__LOG_EVERY": "4",
+            "LONGROW__ROWS__SEGMENT": "4",
             "HOME": "/",
         },
-        sets=["trainer.threads=8"],
+        sets=["rows.segment=8"],
     )
     assert config.checkpoint.every == 1
     assert config.trainer.steps == 2
     assert config.trainer.accumulation == 4
-    assert config.trainer.threads == 8
+    assert config.rows.segment == 8
     assert config.trainer.threads == 2
 
 
