@@ -241,12 +241,21 @@ class Tracker:
                 for _ in batch:
                     self._metrics.popleft()
             while self._acts:
-                self._acts[0]()
+                self._try(self._acts[0])
                 self._acts.popleft()
         except (MlflowException, OSError) as error:
             self._tell(error)
             return False
         return not self._metrics
+
+    def _try(self, act: Callable[[], object]) -> None:
+        """Do `act`; what MLflow cannot do, and could not do the next time, is told and left."""
+        try:
+            act()
+        except (MlflowException, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - any defect of MLflow's: the record goes on
+            self._warn(f"MLflow could not record one thing ({type(error).__name__}: {error}).")
 
     def _tell(self, error: Exception) -> None:
         if not self._warned:

@@ -1,0 +1,145 @@
+"""One MLflow run across restarts: no step twice, none missing, never left RUNNING."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from trainer.errors import ConfigError
+from trainer.tracking import CorpusInput, TrackedRun, Tracker
+
+PARAMS = {"rows.rows": "4", "data.inputs": "x" * 2_000}
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
+def start(
+    uri: str, folder: Path, *, run_id: str = "", warnings: list[str] | None = None
+) -> Tracker:
+    run = TrackedRun(
+        experiment=folder.name,
+        artifacts=(folder / "artifacts").as_uri(),
+        name="run",
+        params=PARAMS,
+        tags={"longrow.run": "run"},
+    )
+    warn: Callable[[str], None] = (warnings if warnings is not None else []).append
+    return Tracker.start(uri, run, run_id=run_id, warn=warn)
+
+
+def step(number: int, loss: float = 1.0) -> dict[str, Any]:
+    return {"kind": "step", "step": number, "attempt": 1, "train/loss": loss}
+
+
+def logged(uri: str, run_id: str, key: str = "train/loss") -> list[int]:
+    return [metric.step for metric in MlflowClient(uri).get_metric_history(run_id, key)]
+
+
+def test_a_restarted_run_is_one_run_with_each_step_once(uri: str, tmp_path: Path) -> None:
+    first = start(uri, tmp_path)
+    for number in range(1, 8):
+        first.line(step(number))
+    first.line({"kind": "evaluation", "step": 4, "eval/loss": 2.0})
+    first.close("stopped")
+    assert MlflowClient(uri).get_run(first.run_id).info.status == "KILLED"
+    second = start(uri, tmp_path, run_id=first.run_id)
+    assert MlflowClient(uri).get_run(first.run_id).info.status == "RUNNING"
+    for number in range(1, 12):  # the driver hands in all of metrics.jsonl again, and goes on
+        second.line(step(number))
+    second.line({"kind": "evaluation", "step": 4, "eval/loss": 2.0})
+    second.line({"kind": "evaluation", "step": 11, "eval/loss": 1.5})
+    second.close("done")
+    assert second.run_id == first.run_id
+    assert logged(uri, first.run_id) == list(range(1, 12))
+    assert logged(uri, first.run_id, "eval/loss") == [4, 11]
+    run = MlflowClient(uri).get_run(first.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["rows.rows"] == "4"
+    assert len(run.data.params["data.inputs"]) == 500
+
+
+def test_what_mlflow_does_not_take_is_kept_told_once_and_sent_later(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.tracking.PERIOD_S", 0.01)
+    warnings: list[str] = []
+    tracker = start(uri, tmp_path, warnings=warnings)
+    refused: list[int] = []
+    real = MlflowClient.log_batch
+
+    def refuse(client: MlflowClient, *args: Any, **options: Any) -> None:
+        if len(refused) < 5:
+            refused.append(1)
+            raise MlflowException("503: come back later")
+        real(client, *args, **options)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", refuse)
+    for number in range(1, 2_000):  # more than one call takes
+        tracker.line(step(number))
+    tracker.close("done")
+    assert len(refused) == 5
+    assert len(warnings) == 1
+    assert "503: come back later" in warnings[0]
+    assert logged(uri, tracker.run_id) == list(range(1, 2_000))
+
+
+def test_datasets_texts_tables_files_and_checkpoints_are_there(uri: str, tmp_path: Path) -> None:
+    tracker = start(uri, tmp_path)
+    tracker.datasets(
+        [
+            CorpusInput(
+                name="store", digest="d" * 64, source="stores/demo", split="train", profile={"n": 3}
+            )
+        ]
+    )
+    tracker.text("config.toml", "[run]\n")
+    tracker.bytes("tokenizer.model", b"\0\1")
+    picture = tmp_path / "loss.png"
+    picture.write_bytes(b"png")
+    tracker.file(picture, "pictures")
+    tracker.table("samples/step_1.json", [{"prompt": "a", "text": "b"}])
+    tracker.checkpoint(name="step_00000005-a0001", step=5, uri="/runs/x")
+    tracker.close("failed")
+    client = MlflowClient(uri)
+    run = client.get_run(tracker.run_id)
+    assert run.info.status == "FAILED"
+    names = {file.path for file in client.list_artifacts(tracker.run_id)}
+    assert names == {"config.toml", "tokenizer.model", "pictures", "samples"}
+    (dataset,) = run.inputs.dataset_inputs
+    assert (dataset.dataset.name, dataset.dataset.digest) == ("store", "d" * 36)
+    assert [(tag.key, tag.value) for tag in dataset.tags] == [("mlflow.data.context", "train")]
+    (model,) = client.search_logged_models([run.info.experiment_id])
+    assert model.name == "step_00000005-a0001"
+    assert model.tags["longrow.uri"] == "/runs/x"
+    assert model.params == {"step": "5"}
+
+
+def test_a_defect_of_mlflow_is_told_and_costs_only_itself(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    tracker = start(uri, tmp_path, warnings=warnings)
+
+    def odd(*_: Any, **__: Any) -> None:
+        raise KeyError("odd")
+
+    monkeypatch.setattr(MlflowClient, "log_table", odd)
+    tracker.table("samples/step_1.json", [{"prompt": "a"}])
+    tracker.text("after.txt", "x")
+    tracker.line(step(1))
+    tracker.close("done")
+    assert warnings == ["MLflow could not record one thing (KeyError: 'odd')."]
+    assert [file.path for file in MlflowClient(uri).list_artifacts(tracker.run_id)] == ["after.txt"]
+    assert MlflowClient(uri).get_run(tracker.run_id).info.status == "FINISHED"
+    assert logged(uri, tracker.run_id) == [1]
+
+
+def test_a_tracking_address_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"MLflow at sqlite:////proc/nowhere.*tracking\.uri"):
+        start("sqlite:////proc/nowhere/mlflow.db", tmp_path)
