@@ -1,0 +1,125 @@
+"""An update that is not finite is skipped and named; the rows move on, the weights stand still."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.config import ModelConfig
+from pipeline.layout import Layout
+from pipeline.store import Store
+from trainer.board import Board, LocalReporter
+from trainer.checkpoint import load_weights, newest_whole, read_state
+from trainer.group import Group
+from trainer.loop import train
+from trainer.plan import TrainPlan
+from trainer.run_folder import RunFolder
+from trainer.settings import (
+    CheckpointSettings,
+    ClusterSettings,
+    EvaluateSettings,
+    OptimizerSettings,
+    TrainerSettings,
+)
+from trainer.step import Objective
+
+
+@pytest.fixture
+def plan(tiny_store: Path, tmp_path: Path) -> TrainPlan:
+    store = Store.open(str(tiny_store))
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    return TrainPlan(
+        folder=str(folder.path),
+        store=str(tiny_store),
+        store_fingerprint=store.fingerprint,
+        tokenizer_sha256=store.manifest.tokenizer,
+        launch="test",
+        mlflow_run_id="",
+        seed=3,
+        layout=Layout(rows=2, segment=16, seed=3),
+        model=ModelConfig(
+            vocab_size=store.vocab_size,
+            layers=1,
+            width=8,
+            heads=1,
+            head_width=8,
+            inner_width=8,
+            memory=8,
+        ),
+        trainer=TrainerSettings(steps=10, threads=1),
+        optimizer=OptimizerSettings(warmup_steps=0),
+        evaluate=EvaluateSettings(),
+        checkpoint=CheckpointSettings(every=1),
+        cluster=ClusterSettings(launcher="local"),
+    )
+
+
+class Poison:
+    """Makes the loss of some steps not a number."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
+        real = Objective.forward
+
+        def forward(objective: Objective, rows: Any, memory: Any, noise: Any) -> tuple[Tensor, Any]:
+            loss, after = real(objective, rows, memory, noise)
+            return (loss * float("nan") if noise.step + 1 in steps else loss), after
+
+        monkeypatch.setattr(Objective, "forward", forward)
+
+
+def weights_at(plan: TrainPlan, step: int) -> list[Tensor]:
+    from model.transformer_xl import TransformerXL
+
+    model = TransformerXL(plan.model)
+    load_weights(RunFolder(plan.folder).checkpoints / f"step_{step:08d}-a0001", model)
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def run(plan: TrainPlan) -> tuple[Any, Board]:
+    board = Board()
+    group = Group(device=torch.device("cpu"))
+    return train(plan, group, LocalReporter(board), lambda _rows: None), board
+
+
+def test_a_skipped_update_leaves_weights_and_moments_and_moves_the_rows(
+    plan: TrainPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Poison(monkeypatch, {4, 6, 7})
+    kept = replace(plan, checkpoint=CheckpointSettings(every=1, keep_last=20))
+    verdict, board = run(kept)
+    assert verdict.status == "done"
+    assert all(
+        torch.equal(a, b) for a, b in zip(weights_at(kept, 3), weights_at(kept, 4), strict=True)
+    )
+    assert not all(
+        torch.equal(a, b) for a, b in zip(weights_at(kept, 4), weights_at(kept, 5), strict=True)
+    )
+    states = [
+        read_state(RunFolder(kept.folder).checkpoints / f"step_{step:08d}-a0001")
+        for step in range(1, 11)
+    ]
+    assert [state["rows"]["step"] for state in states] == list(range(1, 11))
+    assert [state["counters"]["skipped"] for state in states] == [0, 0, 0, 1, 1, 2, 3, 3, 3, 3]
+    notes = [note for note in board.drain().notes if "not finite" in note]
+    assert [note.split(":")[0] for note in notes] == ["Step 4", "Step 6", "Step 7"]
+    assert all("Documents in the batch: " in note for note in notes)
+
+
+def test_three_in_a_row_stop_the_run_with_a_checkpoint_of_the_last_good_weights(
+    plan: TrainPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Poison(monkeypatch, {5, 6, 7, 8, 9})
+    verdict, _ = run(plan)
+    assert (verdict.status, verdict.kind) == ("failed", "error")
+    assert "3 updates in a row were not finite" in verdict.reason
+    newest, _ = newest_whole(RunFolder(plan.folder).checkpoints)
+    assert newest is not None
+    state = read_state(newest)
+    assert state["counters"]["skipped_in_row"] >= 3
+    assert state["step"] < 10
+    for tensor in weights_at(plan, state["step"]):
+        assert torch.isfinite(tensor).all()
