@@ -69,12 +69,14 @@ def test_positions_are_sines_then_cosines_by_distance_and_clamp() -> None:
     assert len(found) == 8
 
 
-def test_a_far_distance_keeps_its_phase_in_float32() -> None:
-    far = 40_000
-    vectors = distance_vectors(
-        far + 1, 4, clamp_len=0, device=torch.device("cpu"), dtype=torch.float32
-    )
-    assert vectors[0, 0].item() == pytest.approx(math.sin(far), abs=1e-6)
+@pytest.mark.parametrize(
+    ("dtype", "close"), [(torch.float32, 1e-6), (torch.bfloat16, 4e-3)], ids=["float32", "bfloat16"]
+)
+def test_a_far_distance_keeps_its_phase(dtype: torch.dtype, close: float) -> None:
+    far = 40_001
+    vectors = distance_vectors(far + 1, 8, clamp_len=0, device=torch.device("cpu"), dtype=dtype)
+    wanted = [math.sin(far / 10_000 ** (n / 4)) for n in range(4)]
+    assert vectors[0, :4].tolist() == pytest.approx(wanted, abs=close)
 
 
 def test_a_reach_that_sees_less_than_nothing_is_refused() -> None:
