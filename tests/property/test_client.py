@@ -219,7 +219,7 @@ def test_a_closed_client_has_closed_its_reader_and_still_reads() -> None:
 
 @given(
     documents=corpora(least=3),
-    calls=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), min_size=1, max_size=12),
+    calls=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), min_size=1, max_size=4),
 )
 def test_what_is_read_ahead_never_shows(documents: Positions, calls: list[tuple[int, int]]) -> None:
     server = RowServer(documents, Layout(rows=3, segment=5))
