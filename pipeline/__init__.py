@@ -8,8 +8,11 @@ Offline, once per corpus:
 
 Online, every step:
     order.py       (seed, epoch, index)        -> which document
+    layout.py      what a run decides about its rows
+    rows_state.py  where all rows stand: the RowsState, saved and checked
     rows.py        lengths + RowsState         -> what every row reads at a step + RowsState (pure)
     batch.py       what the rows read          -> Batch
-    server.py      store + RowsState           -> batches (server_actor.py: the same behind Ray)
-    client.py      served blocks               -> the trainer's loop, one batch a step
+    block.py       batches on their way        -> several steps in few arrays
+    server.py      store + RowsState           -> blocks (server_actor.py: the same behind Ray)
+    client.py      blocks                      -> the trainer's loop, one batch a step
 """

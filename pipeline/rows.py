@@ -50,6 +50,11 @@ class Reading:
     dealt: Table
     sources: tuple[SourceState, ...]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        return self.pieces.nbytes + self.dealt.nbytes
+
 
 def next_reading(lengths: Lengths, layout: Layout, state: RowsState) -> tuple[Reading, RowsState]:
     """What all rows read at `state`, and the state after it.

@@ -74,15 +74,20 @@ class RowServer:
         walk = Walk(self._lengths, self._layout, state, mine=rows)
         tokens, last = _buffers(self._documents, count, rows, self._layout.segment)
         readings: list[Reading] = []
-        room = MAX_BLOCK_BYTES
-        while len(readings) < len(tokens) and (room > 0 or not readings):
+        room = MAX_BLOCK_BYTES - state.doc_id.nbytes * 3
+        for step_tokens, step_last in zip(tokens, last, strict=True):
+            after = walk.state()
             reading = walk.next_reading()
-            _fill(self._documents, reading, tokens[len(readings)], last[len(readings)])
+            room -= sum(part.nbytes for part in (step_tokens, step_last)) + reading.nbytes
+            if room < 0 and readings:
+                break
+            _fill(self._documents, reading, step_tokens, step_last)
             readings.append(reading)
-            room -= tokens[0].nbytes + 2 * (reading.pieces.nbytes + reading.dealt.nbytes)
+        else:
+            after = walk.state()
         steps = len(readings)
         return block_of(
-            readings, tokens[:steps], last[:steps], eod=self._documents.eod, after=walk.state()
+            readings, tokens[:steps], last[:steps], eod=self._documents.eod, after=after
         )
 
     def digest_of_next(self, state: RowsState) -> str:
@@ -97,7 +102,8 @@ class RowServer:
 class ReadAhead:
     """A server that works out the block after the one it gave while that one travels.
 
-    What it answers never depends on what it has ready; calls may come from several threads.
+    What it answers never depends on what it has ready. Calls may come from several threads; one
+    thread does all the reading, for a store need not bear more.
     """
 
     def __init__(self, server: RowServer) -> None:
@@ -108,20 +114,22 @@ class ReadAhead:
 
     def read(self, state: RowsState, count: int, rows: tuple[int, int]) -> Block:
         """As `RowServer.read`."""
+        asked = (state, count, rows)
         with self._lock:
             ready, self._ready = self._ready, None
-        if ready and ready[0] == (state, count, rows):
-            block = ready[1].result()
-        else:
-            block = self._server.read(state, count, rows)
+        future = ready[1] if ready and ready[0] == asked else self._submit(asked)
+        block = future.result()
         following = (block.after, count, rows)
         with self._lock:
-            self._ready = (following, self._pool.submit(self._server.read, *following))
+            self._ready = (following, self._submit(following))
         return block
 
     def close(self) -> None:
         """End its thread."""
         self._pool.shutdown(cancel_futures=True)
+
+    def _submit(self, asked: tuple[RowsState, int, tuple[int, int]]) -> Future[Block]:
+        return self._pool.submit(self._server.read, *asked)
 
 
 def validation_batches(

@@ -24,10 +24,13 @@ class Positions:
     bos = 0
     eod = 1
 
-    def __init__(self, num_tokens: Sequence[int], held_out: Sequence[int] = ()) -> None:
+    def __init__(
+        self, num_tokens: Sequence[int], held_out: Sequence[int] = (), vocab_size: int = 70_000
+    ) -> None:
         self.lengths = np.array(num_tokens, dtype=np.int64)
         self.start = np.cumsum(self.lengths) - self.lengths + 2
-        self.vocab_size = max(int(self.lengths.sum()) + 2, 70_000)
+        self.vocab_size = max(int(self.lengths.sum()) + 2, vocab_size)
+        self.dtype = np.uint16 if self.vocab_size <= 65_536 else np.uint32
         self._is_held_out = np.isin(np.arange(len(self.lengths)), held_out)
 
     def doc_ids(self, split: Split) -> Int64s:
@@ -36,9 +39,9 @@ class Positions:
     def num_tokens(self, split: Split) -> Int64s:
         return self.lengths[self.doc_ids(split)]
 
-    def read(self, doc_id: int) -> npt.NDArray[np.uint32]:
+    def read(self, doc_id: int) -> npt.NDArray[np.uint16 | np.uint32]:
         start, end = self.start[doc_id], self.start[doc_id] + self.lengths[doc_id]
-        return np.append(np.arange(start, end), self.eod).astype(np.uint32)
+        return np.append(np.arange(start, end), self.eod).astype(self.dtype)
 
 
 @dataclass(frozen=True)

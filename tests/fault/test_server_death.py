@@ -27,7 +27,7 @@ def _ray() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("blow", "longest_s"), [(signal.SIGKILL, 2.0), (signal.SIGSTOP, 6.0)], ids=["KILL", "STOP"]
+    ("blow", "longest_s"), [(signal.SIGKILL, 4.0), (signal.SIGSTOP, 8.0)], ids=["KILL", "STOP"]
 )
 def test_the_stream_goes_on_byte_for_byte_and_the_actor_comes_back(
     blow: signal.Signals, longest_s: float

@@ -84,11 +84,15 @@ def test_memory_and_object_store_stay_flat() -> None:
     )
     while client.steps_read < 200:
         client.next()
-    stored, resident = object_store_bytes(), resident_bytes()
+    resident = resident_bytes()
     for _ in range(800):  # 52 MB of tokens
         client.next()
     assert client.steps_read == 1000
-    assert object_store_bytes() - stored < 12_000_000
+    # Ray frees what nobody holds with a delay; what is in hand are three blocks of 1.2 MB.
+    by = time.monotonic() + 20
+    while object_store_bytes() > 12_000_000 and time.monotonic() < by:
+        time.sleep(0.2)
+    assert object_store_bytes() < 12_000_000
     assert resident_bytes() - resident < 30_000_000
     client.close()
 
