@@ -56,7 +56,9 @@ def test_words_are_runs_without_ascii_blanks(data: bytes) -> None:
 records_of_a_file = st.lists(
     st.one_of(
         texts.map(lambda text: json.dumps({"text": text}, ensure_ascii=False).encode()),
-        st.sampled_from([b"", b" \r", b"{broken", b'{"text": "\xff"}']),
+        st.sampled_from(
+            [b"", b" \r", b"{broken", b'{"text": "\xff"}', b'{"text":\r"cr"}', b'{"text": "end"}\r']
+        ),
     ),
     max_size=12,
 )
@@ -91,7 +93,7 @@ def test_a_file_cut_anywhere_gives_the_records_of_the_whole(
 
 
 @given(
-    corpus=st.lists(texts, max_size=8).map(lambda found: [*found, "one at least"]),
+    corpus=st.lists(texts, max_size=8).map(lambda found: [*found, "one at least", *found[:3]]),
     task_bytes=st.integers(80, 800),
     batch=st.integers(1, 30),
     held_out=st.sampled_from([0.0, 0.5, 0.99]),

@@ -48,6 +48,7 @@ def test_a_long_document_gives_to_the_sample_as_much_as_its_length() -> None:
     assert sum(len(piece) for piece in sample if not piece.strip().isdigit()) > size / 2
     assert "".join(pieces_of(endless)) == endless
     assert max(map(len, pieces_of(endless))) <= PIECE_CHARS
+    assert sample_pieces(["a\nb\n", "c"], sample_bytes=99, seed=1) == ["a\n", "b\n", "c"]
     assert sample == sample_pieces(iter([endless, *short]), sample_bytes=40_000, seed=3)
     assert sample != sample_pieces([endless, *short], sample_bytes=40_000, seed=4)
 
