@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
+# Tests are small and many: threads that wait for each other cost more than they bring.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("quick", max_examples=50, deadline=None)
 settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True)
