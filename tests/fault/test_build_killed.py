@@ -21,7 +21,7 @@ from pipeline.build import build_store
 from pipeline.build_actor import build_store_with_actors
 from pipeline.errors import DataError
 from pipeline.progress import BuildProgress
-from pipeline.settings import BuildSettings
+from pipeline.settings import BuildSettings, SettingsError
 from pipeline.store import Store
 from pipeline.tokenizer import train_tokenizer
 
@@ -237,6 +237,11 @@ def test_an_error_in_an_actor_arrives_as_it_was(corpus: Path, ray_address: str) 
     assert caught.type in (NotADirectoryError, FileExistsError)  # no class that Ray made of it
     assert "Traceback" not in str(caught.value)
     assert wait_for(lambda: not builders())
+
+
+def test_a_build_by_nobody_is_refused(corpus: Path) -> None:
+    with pytest.raises(SettingsError, match="workers = 0"):
+        build_store_with_actors(**where(corpus, "nobody"), workers=0)
 
 
 def test_a_full_disk_stops_the_build_and_more_room_finishes_it(corpus: Path) -> None:
