@@ -94,6 +94,8 @@ def in_words(report: BuildReport) -> str:
         lines.append(f"bad records {bad:,} left out ({reasons}), each named in rejects.jsonl")
     if report.empty:
         lines.append(f"empty       {report.empty:,} documents without text left out")
+    if report.cut:
+        lines.append(f"cut         {report.cut:,} long texts into {report.pieces:,} documents")
     if report.duplicate_ids:
         lines.append(f"duplicates  {report.duplicate_ids:,} ids stand at more than one document")
     if report.ignored:

@@ -63,7 +63,7 @@ def build_store(
         progress(during(done, [seen]))
 
     builder = Builder(
-        tokenizer=job.tokenizer.model_bytes, out=out, held_out=job.settings.held_out, tell=tell
+        tokenizer=job.tokenizer.model_bytes, out=out, settings=job.settings, tell=tell
     )
     for task in job.plan.tasks:
         record = builder.build(task)

@@ -11,8 +11,10 @@ from pipeline.corpus import Document, Reject, Task
 from pipeline.files import exists, join, remove, write_whole
 from pipeline.manifest import MANIFEST, PARTS
 from pipeline.part import Encoded, PartHead, dtype_for, writing_part
+from pipeline.pieces import cut_text
 from pipeline.progress import Seen
 from pipeline.records import identify, read_task
+from pipeline.settings import BuildSettings
 from pipeline.tokenizer import Tokenizer
 
 _BLANKS = b" \t\n\r\v\f"
@@ -27,12 +29,12 @@ class Builder:
         *,
         tokenizer: bytes,
         out: str,
-        held_out: float,
+        settings: BuildSettings,
         tell: Callable[[Seen], None] = lambda _: None,
     ) -> None:
         self._tokenizer = Tokenizer.from_bytes(tokenizer)
         self._out = out
-        self._held_out = held_out
+        self._settings = settings
         self._tell = tell
         self._task: Task | None = None
         self._documents = self._tokens = self._bytes = 0
@@ -60,7 +62,7 @@ class Builder:
         self._rejects = []
         identity = identify(task)
         definition = define(
-            task, identity, tokenizer=self._tokenizer.sha256, held_out=self._held_out
+            task, identity, tokenizer=self._tokenizer.sha256, settings=self._settings
         )
         head = PartHead(
             key=key_of(definition),
@@ -81,7 +83,7 @@ class Builder:
         self, task: Task, identity: list[str], definition: dict[str, object], head: PartHead
     ) -> TaskRecord:
         sources = list(dict.fromkeys(extent.source for extent in task.extents))
-        empty = longest = num_bytes = 0
+        empty = longest = num_bytes = cut = pieces = 0
         held_out = [0, 0]  # documents, tokens
         with writing_part(join(self._out, PARTS, f"{head.key}.arrow"), head, sources) as part:
             watch = partial(self._read, of=task.num_bytes)
@@ -92,14 +94,18 @@ class Builder:
                 if not item.text:
                     empty += 1
                     continue
-                document = encode_document(item, self._tokenizer, held_out=self._held_out)
-                part.add(document)
-                length = len(document.tokens)
-                self._documents += 1
-                self._tokens += length
-                longest = max(longest, length)
-                num_bytes += document.num_bytes
-                held_out = [held_out[0] + document.split, held_out[1] + document.split * length]
+                documents = encode_document(item, self._tokenizer, self._settings)
+                if len(documents) > 1:
+                    cut += 1
+                    pieces += len(documents)
+                for document in documents:
+                    part.add(document)
+                    length = len(document.tokens)
+                    self._documents += 1
+                    self._tokens += length
+                    longest = max(longest, length)
+                    num_bytes += document.num_bytes
+                    held_out = [held_out[0] + document.split, held_out[1] + document.split * length]
             size, digest = part.close()
         return TaskRecord(
             key=head.key,
@@ -111,6 +117,8 @@ class Builder:
             bytes=num_bytes,
             empty=empty,
             longest=longest,
+            cut=cut,
+            pieces=pieces,
             rejects=tuple(self._rejects),
             size_bytes=size,
             sha256=digest,
@@ -121,19 +129,27 @@ class Builder:
         self._tell(self.seen())
 
 
-def encode_document(document: Document, tokenizer: Tokenizer, *, held_out: float) -> Encoded:
-    """Tokens, sizes and split of a document."""
-    data = document.text.encode()
-    return Encoded(
-        uid=document.uid,
-        source=document.source,
-        record=document.record,
-        split=split_of(data, held_out=held_out),
-        num_bytes=len(data),
-        num_chars=len(document.text),
-        num_words=count_words(data),
-        tokens=tokenizer.encode_utf8(data),
-    )
+def encode_document(
+    document: Document, tokenizer: Tokenizer, settings: BuildSettings
+) -> list[Encoded]:
+    """Tokens, sizes and split of a text: one document, or those it was cut into.
+
+    A piece is named uid#1, uid#2 ...; source and record are those of the text.
+    """
+    pieces = cut_text(document.text.encode(), tokenizer, max_tokens=settings.max_document_tokens)
+    return [
+        Encoded(
+            uid=document.uid if len(pieces) == 1 else f"{document.uid}#{number}",
+            source=document.source,
+            record=document.record,
+            split=split_of(data, held_out=settings.held_out),
+            num_bytes=len(data),
+            num_chars=len(document.text) if len(pieces) == 1 else len(data.decode()),
+            num_words=count_words(data),
+            tokens=tokens,
+        )
+        for number, (data, tokens) in enumerate(pieces, start=1)
+    ]
 
 
 def split_of(data: bytes, *, held_out: float) -> int:

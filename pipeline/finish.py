@@ -48,6 +48,7 @@ class BuildReport:
     Attributes:
         documents: In all splits; likewise `tokens` (of text, EOD not counted) and `bytes`.
         empty: Documents without text, left out.
+        cut: Texts longer than `max_document_tokens`; `pieces` documents came of them.
         rejected: Bad records by reason; each is named in the store's rejects.jsonl.
         parts: Number of Arrow files.
         longest: Tokens of the longest document.
@@ -64,6 +65,8 @@ class BuildReport:
     tokens_validation: int
     bytes: int
     empty: int
+    cut: int
+    pieces: int
     rejected: dict[str, int]
     parts: int
     longest: int
@@ -116,6 +119,9 @@ def finish(
         tokens=sum(record.tokens for record in records),
         bytes=sum(record.bytes for record in records),
         empty=sum(record.empty for record in records),
+        max_document_tokens=settings.max_document_tokens,
+        cut=sum(record.cut for record in records),
+        pieces=sum(record.pieces for record in records),
         rejected=_by_reason(records),
         duplicate_ids=len(duplicates),
         first_duplicates=dict(list(duplicates.items())[:_DUPLICATES]),
@@ -221,6 +227,8 @@ def _report(
         tokens_validation=tokens_validation,
         bytes=manifest.bytes,
         empty=manifest.empty,
+        cut=manifest.cut,
+        pieces=manifest.pieces,
         rejected=manifest.rejected,
         parts=len(manifest.parts),
         longest=max(record.longest for record in records),

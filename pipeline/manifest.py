@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -64,6 +64,9 @@ class Manifest:
         tokens: Of text; EOD not counted.
         bytes: Of text in UTF-8.
         empty: Documents without text, left out.
+        max_document_tokens: Longer texts were cut into several documents; 0: none was.
+        cut: Texts that were cut.
+        pieces: Documents that came of them.
         rejected: Bad records by reason.
         duplicate_ids: How many ids stand at more than one document (kept all the same).
         first_duplicates: Some of them, with the number of documents of each.
@@ -83,6 +86,9 @@ class Manifest:
     tokens: int
     bytes: int
     empty: int
+    max_document_tokens: int = 0
+    cut: int = 0
+    pieces: int = 0
     rejected: dict[str, int]
     duplicate_ids: int
     first_duplicates: dict[str, int]
@@ -97,12 +103,21 @@ class Manifest:
 
     def sealed(self) -> "Manifest":
         """This manifest with its fingerprint."""
-        return replace(self, fingerprint=_fingerprint(asdict(self)))
+        return replace(self, fingerprint=_fingerprint(_said(self)))
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The manifest's file."""
-    return canonical(asdict(manifest))
+    return canonical(_said(manifest))
+
+
+def _said(manifest: Manifest) -> dict[str, Any]:
+    return without_unused(asdict(manifest), ("max_document_tokens", "cut", "pieces"))
+
+
+def without_unused(said: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Leave out what says "off": stores that do not use an option have the bytes of before it."""
+    return {name: value for name, value in said.items() if value or name not in names}
 
 
 def canonical(value: Any) -> bytes:

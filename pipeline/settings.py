@@ -6,6 +6,8 @@ from typing import Literal
 
 from pipeline.corpus import SourceOptions
 
+LEAST_DOCUMENT_TOKENS = 64
+
 
 class SettingsError(ValueError):
     """A setting is out of its range; `longrow` exits with 2."""
@@ -60,6 +62,8 @@ class BuildSettings:
         text_key: Key of the text in a JSON record; dots lead into nested objects.
         id_key: Key of the document's id there.
         max_record_bytes: A longer record is rejected.
+        max_document_tokens: Longer texts are cut, at line ends, into documents of their own; 0
+            leaves every text whole.
     """
 
     held_out: float = 0.05
@@ -69,6 +73,7 @@ class BuildSettings:
     text_key: str = "text"
     id_key: str = "id"
     max_record_bytes: int = 1 << 30
+    max_document_tokens: int = 0
 
     def __post_init__(self) -> None:
         _require(
@@ -85,6 +90,11 @@ class BuildSettings:
             f"max_record_bytes = {self.max_record_bytes} must be above 0.",
         )
         _require(bool(self.text_key), "text_key must name a key.")
+        _require(
+            self.max_document_tokens == 0 or self.max_document_tokens >= LEAST_DOCUMENT_TOKENS,
+            f"max_document_tokens = {self.max_document_tokens} must be 0 (off) or at least "
+            f"{LEAST_DOCUMENT_TOKENS}: any single character must fit.",
+        )
 
     @property
     def options(self) -> SourceOptions:
