@@ -13,7 +13,7 @@ from pipeline.manifest import MANIFEST, PARTS
 from pipeline.part import Encoded, PartHead, dtype_for, writing_part
 from pipeline.pieces import cut_text
 from pipeline.progress import Seen
-from pipeline.records import identify, read_task
+from pipeline.records import Held, hold, read_task
 from pipeline.settings import BuildSettings
 from pipeline.tokenizer import Tokenizer
 
@@ -60,9 +60,9 @@ class Builder:
         self._task = task
         self._documents = self._tokens = self._bytes = 0
         self._rejects = []
-        identity = identify(task)
+        held = hold(task)
         definition = define(
-            task, identity, tokenizer=self._tokenizer.sha256, settings=self._settings
+            task, held.identity, tokenizer=self._tokenizer.sha256, settings=self._settings
         )
         head = PartHead(
             key=key_of(definition),
@@ -75,19 +75,19 @@ class Builder:
         if record is None:
             if exists(join(self._out, MANIFEST)):
                 remove(join(self._out, MANIFEST))  # the store is no longer what it says
-            record = self._write(task, identity, definition, head)
+            record = self._write(task, held, definition, head)
             write_whole(join(self._out, PARTS, f"{head.key}.json"), record_bytes(record))
         return record
 
     def _write(
-        self, task: Task, identity: list[str], definition: dict[str, object], head: PartHead
+        self, task: Task, held: Held, definition: dict[str, object], head: PartHead
     ) -> TaskRecord:
         sources = list(dict.fromkeys(extent.source for extent in task.extents))
         empty = longest = num_bytes = cut = pieces = 0
         held_out = [0, 0]  # documents, tokens
         with writing_part(join(self._out, PARTS, f"{head.key}.arrow"), head, sources) as part:
             watch = partial(self._read, of=task.num_bytes)
-            for item in read_task(task, identity=identity, watch=watch):
+            for item in read_task(task, held=held, watch=watch):
                 if isinstance(item, Reject):
                     self._rejects.append(item)
                     continue

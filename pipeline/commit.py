@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -74,13 +75,13 @@ def record_bytes(record: TaskRecord) -> bytes:
 
 
 def define(
-    task: Task, identity: list[str], *, tokenizer: str, settings: BuildSettings
+    task: Task, identity: Sequence[str], *, tokenizer: str, settings: BuildSettings
 ) -> dict[str, Any]:
     """All that the content of a task's part depends on.
 
     Args:
         task: What is read. Its URLs do not count: a corpus may move.
-        identity: sha256 of each extent's bytes.
+        identity: sha256 of each extent's input.
         tokenizer: sha256 of the tokenizer.
         settings: Of the build.
     """

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.commit import TaskRecord
-from pipeline.corpus import Reject
+from pipeline.corpus import NO_OFFSET, Reject
 from pipeline.errors import DataError
 from pipeline.files import (
     exists,
@@ -31,8 +31,8 @@ from pipeline.manifest import (
     Manifest,
     manifest_bytes,
 )
-from pipeline.parsers import DAMAGED
 from pipeline.part import Counts, Part, dtype_for
+from pipeline.reasons import DAMAGED
 from pipeline.settings import BuildSettings
 from pipeline.store import repeated, write_index
 from pipeline.tokenizer import Tokenizer
@@ -168,8 +168,8 @@ def _judge(
 
 def _first(rejects: Sequence[Reject]) -> str:
     named = [
-        f"{r.source}, record at byte {r.record:,}: {r.reason}"
-        + (f" at byte {r.offset:,}" if r.offset != r.record else "")
+        f"{r.place}: {r.reason}"
+        + (f" at byte {r.offset:,}" if r.offset not in (r.record, NO_OFFSET) else "")
         + f" ({r.detail})"
         for r in rejects[:_SHOWN]
     ]

@@ -69,9 +69,10 @@ records_of_a_file = st.lists(
     ended=st.booleans(),
     task_bytes=st.integers(1, 60),
     chunk=st.integers(1, 40),
+    limit=st.integers(0, 200),
 )
 def test_a_file_cut_anywhere_gives_the_records_of_the_whole(
-    lines: list[bytes], ended: bool, task_bytes: int, chunk: int
+    lines: list[bytes], ended: bool, task_bytes: int, chunk: int, limit: int
 ) -> None:
     data = b"\n".join(lines) + b"\n" * ended
     with tempfile.TemporaryDirectory() as folder, patch.object(records, "CHUNK", chunk):
@@ -81,7 +82,7 @@ def test_a_file_cut_anywhere_gives_the_records_of_the_whole(
             [
                 item
                 for task in plan_tasks([str(path)], task_bytes=size).tasks
-                for item in records.read_task(task, identity=records.identify(task))
+                for item in records.read_task(task, held=records.hold(task, limit=limit))
             ]
             for size in (1 << 20, task_bytes)
         )
