@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,14 +100,15 @@ def test_an_array_that_is_never_closed_says_so() -> None:
     rows=st.lists(st.tuples(texts, texts), max_size=6),
     size=st.integers(1, 50),
     delimiter=st.sampled_from([",", "\t", ";"]),
-    end=st.sampled_from(["\n", "\r\n"]),
-    quoting=st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
+    how=st.sampled_from(  # the writer leaves a lone CR bare where lines end in LF
+        [("\n", csv.QUOTE_ALL), ("\r\n", csv.QUOTE_ALL), ("\r\n", csv.QUOTE_MINIMAL)]
+    ),
 )
 def test_csv_gives_the_texts_that_were_written(
-    rows: list[tuple[str, str]], size: int, delimiter: str, end: str, quoting: int
+    rows: list[tuple[str, str]], size: int, delimiter: str, how: tuple[str, Any]
 ) -> None:
     out = io.StringIO(newline="")
-    writer = csv.writer(out, delimiter=delimiter, lineterminator=end, quoting=quoting)  # pyright: ignore[reportArgumentType]
+    writer = csv.writer(out, delimiter=delimiter, lineterminator=how[0], quoting=how[1])
     writer.writerow(["other", "text"])
     writer.writerows(rows)
     data = out.getvalue().encode()
