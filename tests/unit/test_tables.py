@@ -18,11 +18,11 @@ TEXTS = [f"text {i} \r\n\u2028 \x00 é" * (i % 7) for i in range(60)]
 KINDS = ["parquet", "arrow", "arrow stream"]
 
 
-def packed(kind: str, table: pa.Table, *, rows: int = 8) -> bytes:
+def packed(kind: str, table: pa.Table, *, rows: int = 8, compression: str = "zstd") -> bytes:
     out = io.BytesIO()
     if kind == "parquet":
         pq.write_table(
-            table, out, row_group_size=rows, compression="zstd", write_page_checksum=True
+            table, out, row_group_size=rows, compression=compression, write_page_checksum=True
         )
         return out.getvalue()
     new = pa.ipc.new_file if kind == "arrow" else pa.ipc.new_stream
@@ -118,8 +118,11 @@ def test_a_table_without_the_column_is_refused_before_the_build(tmp_path: Path, 
         plan(path, text_key="n")
 
 
-def test_a_damaged_row_group_costs_its_own_rows_and_no_others(tmp_path: Path) -> None:
-    data = bytearray(packed("parquet", table()))
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+def test_a_damaged_row_group_costs_its_own_rows_and_no_others(
+    tmp_path: Path, compression: str
+) -> None:
+    data = bytearray(packed("parquet", table(), compression=compression))
     path = tmp_path / "a.parquet"
     path.write_bytes(data)
     chunk = pq.ParquetFile(path).metadata.row_group(2).column(1)
