@@ -96,6 +96,8 @@ def in_words(report: BuildReport) -> str:
         lines.append(f"empty       {report.empty:,} documents without text left out")
     if report.cut:
         lines.append(f"cut         {report.cut:,} long texts into {report.pieces:,} documents")
+    if report.dropped:
+        lines.append(f"dropped     {report.dropped:,} repeated texts, named in dropped.jsonl")
     if report.duplicate_ids:
         lines.append(f"duplicates  {report.duplicate_ids:,} ids stand at more than one document")
     if report.ignored:

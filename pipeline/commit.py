@@ -13,6 +13,8 @@ from pipeline.manifest import PARTS, PartEntry, canonical, without_unused
 from pipeline.part import FORMAT, PartHead
 from pipeline.settings import BuildSettings
 
+_UNUSED_OPTIONS = (("encoding", "utf-8"), ("newlines", "keep"))  # the first version had none
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRecord:
@@ -85,12 +87,16 @@ def define(
         tokenizer: sha256 of the tokenizer.
         settings: Of the build.
     """
-    unused = {"max_document_tokens": settings.max_document_tokens}
+    unused = {"max_document_tokens": settings.max_document_tokens, "skip": list(task.skip)}
     return without_unused(unused, tuple(unused)) | {
         "format": FORMAT,
         "tokenizer": tokenizer,
         "held_out": settings.held_out,
-        "options": asdict(task.options),
+        "options": {
+            name: value
+            for name, value in asdict(task.options).items()
+            if (name, value) not in _UNUSED_OPTIONS
+        },
         "inputs": [
             {
                 "source": extent.source,

@@ -7,13 +7,14 @@ a record is known by where it begins: nobody has to count the lines before it.
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.archives import Packing
 from pipeline.columns import group_starts
 from pipeline.errors import DataError
 from pipeline.forms import TABLES, Form, form_of, is_corpus
 from pipeline.inputs import InputFile, list_inputs
+from pipeline.reasons import SKIPPED
 
 NO_OFFSET = -1  # a table has rows and no bytes
 
@@ -26,11 +27,15 @@ class SourceOptions:
         text_key: Key of the text in a JSON record; dots lead into nested objects.
         id_key: Key of the document's id there; a record without it is named by its place.
         max_record_bytes: A longer record is rejected; bounds the memory a broken file can take.
+        encoding: Of text files. Places in one that is not UTF-8 count its bytes turned into UTF-8.
+        newlines: `lf` turns CR LF in a text into LF.
     """
 
     text_key: str = "text"
     id_key: str = "id"
     max_record_bytes: int = 1 << 30
+    encoding: str = "utf-8"
+    newlines: str = "keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +101,11 @@ class Extent:
     start: int
     end: int
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether it holds whole lines of a range of bytes, and not a file from its beginning."""
+        return self.form == "jsonl" and self.packing == "plain"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -103,6 +113,7 @@ class Task:
 
     extents: tuple[Extent, ...]
     options: SourceOptions
+    skip: tuple[str, ...] = ()  # records that are left out, by id or as source:record
 
     @property
     def num_bytes(self) -> int:
@@ -126,6 +137,42 @@ class Plan:
         return sum(task.num_bytes for task in self.tasks)
 
 
+def skipped(document: Document) -> Reject:
+    """The line in the report of a record that the user left out."""
+    return Reject(
+        source=document.source,
+        record=document.record,
+        offset=document.record,
+        reason=SKIPPED,
+        detail=f"id {document.uid}",
+    )
+
+
+def with_skips(plan: Plan, skip: Sequence[str]) -> Plan:
+    """Tell each task which of its records are left out.
+
+    A place (SOURCE:RECORD) concerns the tasks that hold it and changes no other part; an id may
+    stand anywhere, and so changes all.
+    """
+    sources = {extent.source for task in plan.tasks for extent in task.extents}
+    places = {entry: entry.rpartition(":") for entry in skip}
+    ids = {e for e, (source, _, n) in places.items() if source not in sources or not n.isdigit()}
+
+    def concerns(task: Task, entry: str) -> bool:
+        source, _, number = places[entry]
+        return entry in ids or any(
+            extent.source == source
+            and (not extent.is_cut or extent.start <= int(number) < extent.end)
+            for extent in task.extents
+        )
+
+    tasks = tuple(
+        replace(task, skip=tuple(sorted(e for e in set(skip) if concerns(task, e))))
+        for task in plan.tasks
+    )
+    return replace(plan, tasks=tasks)
+
+
 def plan_tasks(
     inputs: Sequence[str], *, task_bytes: int, options: SourceOptions | None = None
 ) -> Plan:
@@ -144,7 +191,8 @@ def plan_tasks(
     used = {
         file.name: file
         for file in files
-        if file.asked or is_corpus(file.url, file.name, text_key=options.text_key)
+        if file.asked
+        or is_corpus(file.url, file.name, text_key=options.text_key, encoding=options.encoding)
     }
     if not used:
         raise DataError(
@@ -160,11 +208,11 @@ def plan_tasks(
 
 
 def _extents(file: InputFile, task_bytes: int, options: SourceOptions) -> Iterator[Extent]:
-    form, packing = form_of(file.url, text_key=options.text_key)
+    form, packing = form_of(file.url, text_key=options.text_key, encoding=options.encoding)
     if form in TABLES:
         groups = group_starts(file.url, form, text_key=options.text_key)
         starts = _spaced(groups, task_bytes)
-    elif form == "jsonl" and packing == "plain":
+    elif form == "jsonl" and packing == "plain" and options.encoding == "utf-8":
         starts = list(range(0, max(file.size, 1), task_bytes))
     else:
         starts = [0]

@@ -51,7 +51,7 @@ def is_known(name: str) -> bool:
     return _suffix(name) in _SUFFIXES
 
 
-def form_of(url: str, *, text_key: str) -> tuple[Form, Packing]:
+def form_of(url: str, *, text_key: str, encoding: str = "utf-8") -> tuple[Form, Packing]:
     """Look into a file.
 
     Parquet and Arrow begin with their own signs. A file is jsonl if its first line that is not
@@ -81,7 +81,9 @@ def form_of(url: str, *, text_key: str) -> tuple[Form, Packing]:
                 f"{url} is a {what} file, and the corpus must be jsonl, json, csv, txt, wikitext "
                 "(plain, gz, bz2, xz or zst), Parquet or Arrow. Convert it, or leave it out."
             )
-    return _form_of_text(url, head, whole=len(raw) < _HEAD, text_key=text_key), packing
+    return _form_of_text(
+        url, _in_utf8(head, encoding), whole=len(raw) < _HEAD, text_key=text_key
+    ), packing
 
 
 def _form_of_text(url: str, head: bytes, *, whole: bool, text_key: str) -> Form:
@@ -112,7 +114,7 @@ def _form_of_text(url: str, head: bytes, *, whole: bool, text_key: str) -> Form:
     return "wikitext" if TITLE.fullmatch(lines[first]) else "txt"
 
 
-def is_corpus(url: str, name: str, *, text_key: str) -> bool:
+def is_corpus(url: str, name: str, *, text_key: str, encoding: str = "utf-8") -> bool:
     """Whether a file met in a folder is taken: by its name, and a .json by its first record too.
 
     Folders hold many a .json that is no corpus: a manifest, a configuration.
@@ -121,7 +123,7 @@ def is_corpus(url: str, name: str, *, text_key: str) -> bool:
         return is_known(name)
     with open_binary(url) as file:
         raw = file.read(_HEAD)
-    head = b"".join(_until_damage(raw, packing_of(raw)))
+    head = _in_utf8(b"".join(_until_damage(raw, packing_of(raw))), encoding)
     return _looks_like_json(head) and _holds_key(head, text_key)
 
 
@@ -149,6 +151,12 @@ def _holds_key(text: bytes, key: str | None) -> bool:
     _, value = next(split_values([(0, text.removeprefix(BOM))], limit=_HEAD), (0, b""))
     names = [json.dumps(name).encode() for name in (key, key.rsplit(".", 1)[-1])]
     return any(re.search(re.escape(name) + rb"\s*:", value or b"") for name in names)
+
+
+def _in_utf8(head: bytes, encoding: str) -> bytes:
+    if encoding == "utf-8":
+        return head
+    return head.decode(encoding, errors="ignore").encode(errors="ignore")
 
 
 def _until_damage(raw: bytes, packing: Packing) -> Iterator[bytes]:

@@ -53,7 +53,7 @@ def _jsonl(source: str, chunks: Chunks, options: SourceOptions) -> Iterator[Docu
             yield _too_large(source, offset, options)
             continue
         record = line.removeprefix(BOM) if offset == 0 else line
-        if record.strip():
+        if not record.isspace():
             yield _json_record(source, offset, record, options)
 
 

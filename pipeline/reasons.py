@@ -10,3 +10,4 @@ NO_TEXT = "no text"
 WRONG_TYPE = "wrong type"
 WRONG_COLUMNS = "wrong number of columns"
 LONE_SURROGATE = "lone surrogate"
+SKIPPED = "skipped"  # asked for, and so no fault

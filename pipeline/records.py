@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from pipeline.archives import DamagedArchiveError, unpack
@@ -15,6 +15,7 @@ from pipeline.lines import Chunks
 from pipeline.parsers import parse
 from pipeline.reasons import DAMAGED
 from pipeline.tables import documents_of
+from pipeline.transcode import in_utf8
 
 HOLD_BYTES = 64 << 20  # twice a task of the usual size
 Input = tuple[int, bytes] | Block | Damage
@@ -83,7 +84,11 @@ def read_task(
         fresh = kept is None and held is not None
         source = _input(extent, task.options) if kept is None else kept
         pieces = _watched(_hashed(source, digest.update) if fresh else source, watch)
-        yield from _read(extent, pieces, task.options)
+        for item in _read(extent, pieces, task.options):
+            if task.options.newlines == "lf" and isinstance(item, Document) and "\r\n" in item.text:
+                yield replace(item, text=item.text.replace("\r\n", "\n"))
+            else:
+                yield item
         for _ in pieces:  # what lies behind damage belongs to the identity too
             pass
         if fresh and held and digest.hexdigest() != held.identity[index]:
@@ -110,7 +115,8 @@ def _read(
         return
     reached = extent.start
     try:
-        for item in parse(extent.form, extent.source, _unpacked(extent, pieces), options):
+        chunks = in_utf8(_unpacked(extent, pieces), options.encoding)
+        for item in parse(extent.form, extent.source, chunks, options):
             yield item
             reached = item.record
     except DamagedArchiveError as error:
@@ -135,7 +141,7 @@ def _input(extent: Extent, options: SourceOptions) -> Iterator[Input]:
         )
         return
     with open_binary(extent.url) as file:
-        if extent.form == "jsonl" and extent.packing == "plain":
+        if extent.is_cut:
             yield from _whole_lines(file, extent.start, extent.end)
             return
         position = 0

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pipeline import records
 from pipeline.build import build_store
-from pipeline.builder import count_words
 from pipeline.corpus import Document, plan_tasks
+from pipeline.encode import count_words
 from pipeline.settings import BuildSettings
 from pipeline.store import Store
 from pipeline.tokenizer import Tokenizer, train_tokenizer
