@@ -100,6 +100,8 @@ def in_words(report: BuildReport) -> str:
         lines.append(f"dropped     {report.dropped:,} repeated texts, named in dropped.jsonl")
     if report.duplicate_ids:
         lines.append(f"duplicates  {report.duplicate_ids:,} ids stand at more than one document")
+    if report.loses:
+        lines.append(f"not kept    by this tokenizer: {', '.join(report.loses)}")
     if report.ignored:
         first = ", ".join(report.ignored[:3])
         lines.append(f"ignored     {len(report.ignored):,} files of no known kind: {first} ...")

@@ -18,6 +18,7 @@ COMMANDS = {
     "evaluate": "Score every target of the held-out documents once, with each memory length.",
     "generate": "Write on after each prompt, read as the beginning of a document.",
     "show": "Say what a store, a run or a checkpoint holds.",
+    "bench": "Measure a part of the system beside bare loops of the libraries below it.",
 }
 
 

@@ -20,8 +20,7 @@ from pipeline.tokenizer import Ids, Tokenizer
 
 BATCH_CHARS = 1 << 20  # of text that is encoded in one go
 WATCHED_BYTES = 1 << 16  # of a text; a shorter one can not take minutes
-_BLANKS = b" \t\n\r\v\f"
-_IN_WORD = bytes(byte not in _BLANKS for byte in range(256))  # byte -> 0 or 1
+_TAB, _CONTROLS, _SPACE = np.uint8(9), np.uint8(5), np.uint8(32)  # tab, LF, VT, FF, CR; blank
 
 
 def encode_documents(
@@ -102,8 +101,11 @@ def split_of(data: bytes, *, held_out: float) -> int:
 def count_words(data: bytes) -> int:
     """Runs of bytes that are no ASCII blanks.
 
-    Equals `len(data.split())` at a sixth of the time; `str.split` would hang on a Unicode table.
+    Equals `len(data.split())` at a small part of the time; `str.split` would hang on a Unicode
+    table.
     """
-    inside = np.frombuffer(data.translate(_IN_WORD), dtype=np.bool_)
-    starts = int(np.count_nonzero(inside[1:] > inside[:-1]))
-    return starts + int(inside[0]) if data else 0
+    if not data:
+        return 0
+    letters = np.frombuffer(data, dtype=np.uint8)
+    blank = ((letters - _TAB) < _CONTROLS) | (letters == _SPACE)  # below _TAB it wraps around
+    return int(np.count_nonzero(blank[:-1] > blank[1:])) + int(not blank[0])

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pipeline.commit import TaskRecord
 from pipeline.corpus import NO_OFFSET, Reject
 from pipeline.errors import DataError
+from pipeline.examine import losses
 from pipeline.files import (
     exists,
     join,
@@ -58,6 +59,7 @@ class BuildReport:
         duplicate_ids: Ids that stand at more than one document.
         ignored: Files in walked folders whose names are of no known kind.
         fingerprint: Of the store.
+        loses: What the tokenizer does not give back of a text, in words; ours lose nothing.
     """
 
     documents: int
@@ -78,6 +80,7 @@ class BuildReport:
     ignored: tuple[str, ...]
     vocab_size: int
     fingerprint: str
+    loses: tuple[str, ...]
 
 
 def finish(
@@ -164,6 +167,7 @@ def finish(
         ignored=ignored,
         vocab_size=manifest.vocab_size,
         fingerprint=manifest.fingerprint,
+        loses=losses(tokenizer),
     )
 
 

@@ -99,7 +99,8 @@ def _json_record(
     named = isinstance(given, str | int) and not isinstance(given, bool)
     uid = str(given) if named else f"{source}:{offset}"
     try:
-        if b"\\u" in line:  # only an escape can bring half a pair into valid UTF-8
+        plain = text.isascii() and uid.isascii()
+        if not plain and b"\\u" in line:  # only an escape brings half a pair into valid UTF-8
             text.encode()
             uid.encode()
     except UnicodeEncodeError as error:

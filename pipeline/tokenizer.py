@@ -4,7 +4,8 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,28 @@ class Tokenizer:
         found = pieces.encode([texts[i] for i in plain], num_threads=1, **self._as_array)
         ids: dict[int, Ids] = dict(zip(plain, found, strict=True)) if plain else {}
         return [ids[i] if i in ids else self.encode_utf8(data) for i, data in enumerate(texts)]
+
+    def count_bytes(self, ids: Ids) -> int:
+        """How many of the ids spell a letter in bytes."""
+        if self._pieces is None:
+            return len(ids)
+        return int(self._byte_ids[ids].sum())
+
+    def count_unknown(self, ids: Ids) -> int:
+        """How many of the ids stand for an unknown letter, which is lost."""
+        return 0 if self._pieces is None else int((ids == self._pieces.unk_id()).sum())
+
+    @cached_property
+    def _byte_ids(self) -> npt.NDArray[np.bool_]:
+        pieces = self._pieces
+        size = pieces.get_piece_size() if pieces else 0
+        return np.array([bool(pieces and pieces.is_byte(i)) for i in range(size)], np.bool_)
+
+    def bare_encoder(self) -> Callable[[bytes], Any]:
+        """The library's own encoder and nothing around it, to measure against."""
+        if self._pieces is None:
+            return lambda data: np.frombuffer(data, dtype=np.uint8).astype(np.int32)
+        return partial(self._pieces.encode, **self._as_array)
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
         """Text of ids; begin and end say nothing."""

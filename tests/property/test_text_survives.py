@@ -128,3 +128,11 @@ def test_a_store_gives_back_every_text_once_and_in_order(
         assert not held & {kept[i] for i in store.doc_ids("train")}  # equal texts stay together
         assert held_out > 0 or not held
     assert (report.empty, report.tokens) == (len(corpus) - len(kept), lengths.sum())
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char", "byte"])
+@given(batch=st.lists(texts, max_size=6))
+def test_texts_encoded_together_have_the_ids_of_each_alone(kind: str, batch: list[str]) -> None:
+    model = tokenizer(kind)
+    found = model.encode_all([text.encode() for text in batch])
+    assert [ids.tolist() for ids in found] == [model.encode(text).tolist() for text in batch]
