@@ -140,10 +140,12 @@ def _input(extent: Extent, options: SourceOptions) -> Iterator[Input]:
             id_key=options.id_key,
         )
         return
-    with open_binary(extent.url) as file:
-        if extent.is_cut:
+    if extent.is_cut:
+        # a line begins at `start` if the byte before it ends one
+        with open_binary(extent.url, at=max(extent.start - 1, 0)) as file:
             yield from _whole_lines(file, extent.start, extent.end)
-            return
+        return
+    with open_binary(extent.url) as file:
         position = 0
         while chunk := file.read(CHUNK):
             yield position, chunk
@@ -151,9 +153,8 @@ def _input(extent: Extent, options: SourceOptions) -> Iterator[Input]:
 
 
 def _whole_lines(file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Pieces of the lines that begin in [start, end)."""
-    position = max(start - 1, 0)  # a line begins at `start` if the byte before it ends one
-    file.seek(position)
+    """Pieces of the lines that begin in [start, end); the file stands one byte before."""
+    position = max(start - 1, 0)
     inside = start == 0
     while chunk := file.read(CHUNK):
         begin = 0

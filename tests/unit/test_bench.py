@@ -12,7 +12,7 @@ from pipeline.tokenizer import train_tokenizer
 def test_every_stage_is_measured_beside_a_bare_loop(tmp_path: Path) -> None:
     texts = [f"row {i} of light and stone\n" * (i % 5 + 1) for i in range(40)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
-    (tmp_path / "model").write_bytes(train_tokenizer(texts, vocab_size=280))
+    (tmp_path / "model").write_bytes(train_tokenizer(texts, vocab_size=288))
     figures = measure(
         [str(tmp_path / "a.jsonl")],
         tokenizer=str(tmp_path / "model"),
