@@ -17,6 +17,8 @@ COMMANDS = {
     "resume": "Go on with a run from its newest whole checkpoint.",
     "evaluate": "Score every target of the held-out documents once, with each memory length.",
     "generate": "Write on after each prompt, read as the beginning of a document.",
+    "import-weights": "Turn published weights into a folder that `evaluate` and `generate` read.",
+    "export": "Write a checkpoint's weights to a folder, as safetensors and JSON.",
     "show": "Say what a store, a run or a checkpoint holds.",
 }
 
