@@ -174,7 +174,7 @@ def reader(model: TransformerXL, rows: int, *, memory: int, by_states: bool = Fa
         by_states: Keep hidden states, as the model is defined, and not their keys and values, which
             gives the same numbers and projects nothing twice.
     """
-    if not by_states:
+    if memory and not by_states:  # with no memory there is nothing to save
         return Recall(model, rows, reach_of(model.config, memory)).read
     like = model.content_bias
     kept = empty_memory(model.config, rows, length=memory, device=like.device, dtype=like.dtype)

@@ -110,13 +110,13 @@ def loss_by_context(
         alpha=0.15,
         linewidth=0,
     )
-    for one, color in zip(effective, COLORS[1:], strict=False):
+    for one, color, style in zip(effective, COLORS[1:], ("--", "-.", ":"), strict=False):
         sign = "at least " if one.at_least else ""
         by_context.axvline(
             one.length,
             color=color,
-            linestyle="--",
-            linewidth=1.2,
+            linestyle=style,
+            linewidth=1.4,
             label=f"effective, r = {one.ratio:g}: {sign}{one.length}",
         )
     by_context.legend(frameon=False, fontsize=8)
