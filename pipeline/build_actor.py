@@ -20,7 +20,7 @@ from pipeline.corpus import Task
 from pipeline.errors import DataError
 from pipeline.finish import BuildReport
 from pipeline.progress import BuildProgress, Seen, after, at_start, during
-from pipeline.settings import BuildSettings
+from pipeline.settings import BuildSettings, SettingsError
 
 TRIES = 3  # deaths of its actor that a task gets
 _LOOK_S = 0.5  # seconds between two progress reports while no task ends
@@ -65,8 +65,11 @@ def build_store_with_actors(
         progress: Called after each task and twice a second.
 
     Raises:
-        DataError: As `build_store`, or a task killed its actor three times.
+        DataError: As `build_store`, or a task ended its actor three times.
+        SettingsError: No actor is asked for.
     """
+    if workers < 1:
+        raise SettingsError(f"workers = {workers} must be at least 1.")
     job = prepare(inputs, tokenizer=tokenizer, out=out, settings=settings or BuildSettings())
     crew = _Crew(job, num_cpus=num_cpus)
     try:

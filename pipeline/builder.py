@@ -132,7 +132,7 @@ def encode_document(document: Document, tokenizer: Tokenizer, *, held_out: float
         num_bytes=len(data),
         num_chars=len(document.text),
         num_words=count_words(data),
-        tokens=tokenizer.encode(document.text),
+        tokens=tokenizer.encode_utf8(data),
     )
 
 
@@ -145,9 +145,8 @@ def split_of(data: bytes, *, held_out: float) -> int:
 def count_words(data: bytes) -> int:
     """Runs of bytes that are no ASCII blanks.
 
-    Equals `len(data.split())` at a tenth of the time; `str.split` would hang on a Unicode table.
+    Equals `len(data.split())` at a sixth of the time; `str.split` would hang on a Unicode table.
     """
-    inside = np.frombuffer(data.translate(_IN_WORD), dtype=np.uint8)
-    if not len(inside):
-        return 0
-    return int(inside[0]) + int(np.count_nonzero(inside[1:] > inside[:-1]))
+    inside = np.frombuffer(data.translate(_IN_WORD), dtype=np.bool_)
+    starts = int(np.count_nonzero(inside[1:] > inside[:-1]))
+    return starts + int(inside[0]) if data else 0

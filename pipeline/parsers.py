@@ -95,8 +95,9 @@ def _json_record(
     named = isinstance(given, str | int) and not isinstance(given, bool)
     uid = str(given) if named else f"{source}:{offset}"
     try:
-        text.encode()
-        uid.encode()
+        if b"\\u" in line:  # only an escape can bring half a pair into valid UTF-8
+            text.encode()
+            uid.encode()
     except UnicodeEncodeError as error:
         return reject(
             LONE_SURROGATE, f"U+{ord(error.object[error.start]):04X} without its other half"

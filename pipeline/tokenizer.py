@@ -19,6 +19,7 @@ from pipeline.settings import TokenizerSettings
 Ids = npt.NDArray[np.int32]
 
 BLANK = "\u2581"  # sentencepiece writes a blank so, and would read this letter as one
+_BLANK_UTF8 = BLANK.encode()
 _BYTE_FORMAT = {"format": "longrow-bytes", "version": 1}
 _NUM_THREADS = 8  # part of the result: the sums of unigram's training depend on it
 _LOSSLESS: dict[str, Any] = {
@@ -70,7 +71,7 @@ class Tokenizer:
         if self.eod < 0:
             self.eod, free = free, free + 1
         self.vocab_size = free
-        spelled = [self._pieces.piece_to_id(f"<0x{byte:02X}>") for byte in BLANK.encode()]
+        spelled = [self._pieces.piece_to_id(f"<0x{byte:02X}>") for byte in _BLANK_UTF8]
         if all(self._pieces.is_byte(piece) for piece in spelled):
             self._blank = np.array(spelled, dtype=np.int32)
 
@@ -111,13 +112,17 @@ class Tokenizer:
                 f"The text holds a lone surrogate at character {error.start}, which UTF-8 cannot "
                 "write. Repair the record or let it be rejected."
             ) from error
+        return self.encode_utf8(data)
+
+    def encode_utf8(self, data: bytes) -> Ids:
+        """`encode` for a text that is UTF-8 already: (n,)."""
         pieces = self._pieces
         if pieces is None:
             return np.frombuffer(data, dtype=np.uint8).astype(np.int32)
-        if self._blank is None or BLANK not in text:
-            return np.asarray(pieces.encode(text, **self._as_array), dtype=np.int32)
+        if self._blank is None or _BLANK_UTF8 not in data:
+            return np.asarray(pieces.encode(data, **self._as_array), dtype=np.int32)
         parts: list[Ids] = []
-        for part in text.split(BLANK):
+        for part in data.split(_BLANK_UTF8):
             parts += [np.asarray(pieces.encode(part), dtype=np.int32), self._blank]
         return np.concatenate(parts[:-1])
 

@@ -12,7 +12,7 @@ from trainer.evaluation import Scores
 
 MIN_TARGETS = 50  # a mean over fewer says little
 COLORS = ("#1f4e8c", "#c8553d", "#4f8a4a", "#8a6db1", "#777777")
-SMOOTH = 0.02  # of the run: half-life of the smoothed loss
+SMOOTH = 0.01  # of the run: half-life of the smoothed loss
 
 
 def loss_over_steps(lines: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
@@ -25,9 +25,7 @@ def loss_over_steps(lines: Sequence[dict[str, Any]], path: Path, *, title: str) 
     """
     steps = [line for line in lines if line["kind"] == "step"]
     scored = [line for line in lines if line["kind"] == "evaluation" and "eval/loss" in line]
-    figure, (axes,) = _frame(title)
-    axes.set_xlabel("step")
-    axes.set_ylabel("nats per token")
+    figure, axes = _frame(title, x="step", y="nats per token")
     x, y = [line["step"] for line in steps], [line["train/loss"] for line in steps]
     axes.plot(x, y, color="#b8c4d6", linewidth=0.8, label="training, each step")
     axes.plot(x, _smooth(y), color="#1f4e8c", linewidth=1.8, label="training, smoothed")
@@ -46,39 +44,38 @@ def loss_over_steps(lines: Sequence[dict[str, Any]], path: Path, *, title: str) 
 def loss_by_offset(scores: Sequence[Scores], path: Path, *, title: str) -> None:
     """Draw the held-out loss by offset within the document, a line for each memory length.
 
-    Without memory a token sees at most its own segment, and on average half of it: the distance
-    between the lines is what the memory is worth, and it opens where a segment ends.
+    Below it stands what each memory saves against the shortest one. Without memory a token sees at
+    most its own segment, and on average half of it: the saving opens where a segment ends.
 
     Args:
         scores: Evaluations of the same weights with several memory lengths.
         path: The PNG to write.
         title: Above the picture.
     """
-    figure, (axes,) = _frame(title)
-    _draw_by_offset(axes, scores)
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    _draw_by_offset(upper, lower, scores, title=title)
     _save(figure, path)
 
 
 def memory_sweep(scores: Sequence[Scores], path: Path, *, title: str) -> None:
-    """Draw what each memory length scores, and beside it the loss by offset within the document.
+    """Draw what each memory length scores, and beside it `loss_by_offset`.
 
     Args:
         scores: Evaluations of the same weights with several memory lengths.
         path: The PNG to write.
         title: Above the picture.
     """
-    figure, (by_memory, by_offset) = _frame(title, panels=2)
+    figure, axes = _beside_offsets(scores)
+    _dress(axes, title, x="memory (states a layer)", y="bits per byte, held-out documents")
     ordered = sorted(scores, key=lambda score: score.memory)
     x, y = [score.memory for score in ordered], [score.bits_per_byte for score in ordered]
-    by_memory.plot(x, y, "o-", color=COLORS[0])
+    axes.plot(x, y, "o-", color=COLORS[0])
     for memory, bits in zip(x, y, strict=True):
-        by_memory.annotate(
+        axes.annotate(
             f"{bits:.3f}", (memory, bits), xytext=(4, 5), textcoords="offset points", fontsize=8
         )
-    by_memory.margins(x=0.12, y=0.15)
-    by_memory.set_xlabel("memory (states a layer)")
-    by_memory.set_ylabel("bits per byte, held-out documents")
-    _draw_by_offset(by_offset, scores)
+    axes.margins(x=0.12, y=0.15)
     _save(figure, path)
 
 
@@ -90,74 +87,78 @@ def loss_by_context(
     *,
     title: str,
 ) -> None:
-    """Draw the loss of the same targets by their true context, and the loss by offset beside it.
+    """Draw the loss of the same targets by their true context, and beside it `loss_by_offset`.
+
+    The band is the standard error of the difference to the longest context.
 
     Args:
         points: For each context length its loss.
         effective: Effective context lengths, drawn as vertical lines.
-        scores: Evaluations of the same weights, for the second panel.
+        scores: Evaluations of the same weights.
         path: The PNG to write.
         title: Above the picture.
     """
-    figure, (by_context, by_offset) = _frame(title, panels=2)
+    figure, axes = _beside_offsets(scores)
+    _dress(axes, title, x="tokens of context before the scored block", y="nats per token")
     x, y = [point.context for point in points], [point.loss for point in points]
-    by_context.plot(x, y, "o-", color=COLORS[0], markersize=4)
-    by_context.fill_between(
-        x,
-        [point.loss - point.error for point in points],
-        [point.loss + point.error for point in points],
-        color=COLORS[0],
-        alpha=0.15,
-        linewidth=0,
-    )
+    axes.plot(x, y, "o-", color=COLORS[0], markersize=4)
+    low = [point.loss - point.error for point in points]
+    high = [point.loss + point.error for point in points]
+    axes.fill_between(x, low, high, color=COLORS[0], alpha=0.15, linewidth=0)
     for one, color, style in zip(effective, COLORS[1:], ("--", "-.", ":"), strict=False):
         sign = "at least " if one.at_least else ""
-        by_context.axvline(
-            one.length,
-            color=color,
-            linestyle=style,
-            linewidth=1.4,
-            label=f"effective, r = {one.ratio:g}: {sign}{one.length}",
-        )
-    by_context.legend(frameon=False, fontsize=8)
-    by_context.set_xlabel("tokens of context before the scored block")
-    by_context.set_ylabel("nats per token, the same targets")
-    _draw_by_offset(by_offset, scores)
+        label = f"effective, r = {one.ratio:g}: {sign}{one.length}"
+        axes.axvline(one.length, color=color, linestyle=style, linewidth=1.4, label=label)
+    axes.legend(frameon=False)
     _save(figure, path)
 
 
-def _draw_by_offset(axes: Axes, scores: Sequence[Scores]) -> None:
-    axes.set_xlabel("offset within the document (tokens)")
-    axes.set_ylabel("nats per token")
-    colors = COLORS
-    for score, color in zip(scores, colors * (1 + len(scores) // len(colors)), strict=False):
-        buckets = [
-            (bucket, nats / count)
-            for bucket, (nats, count) in enumerate(
-                zip(score.nats_by_offset, score.targets_by_offset, strict=True)
-            )
-            if count >= MIN_TARGETS
-        ]
-        axes.plot(
-            [_middle(bucket) for bucket, _ in buckets],
-            [loss for _, loss in buckets],
-            "o-",
-            color=color,
-            label=f"memory {score.memory}, {score.bits_per_byte:.3f} bits per byte",
-        )
-    axes.set_xscale("symlog", linthresh=1, base=2)
-    if scores:
-        axes.axvline(scores[0].segment, color="#999999", linestyle=":", linewidth=1)
-        axes.annotate(
-            f"one segment, {scores[0].segment} tokens",
-            (scores[0].segment, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(4, -12),
-            textcoords="offset points",
-            fontsize=8,
-            color="#666666",
-        )
-    axes.legend(frameon=False, fontsize=8)
+def _beside_offsets(scores: Sequence[Scores]) -> tuple[Figure, Axes]:
+    """A picture with `loss_by_offset` in its right half, and the axes of its left half."""
+    figure = Figure(figsize=(13, 6), layout="constrained")
+    grid = figure.add_gridspec(2, 2, height_ratios=(2, 1))
+    upper = figure.add_subplot(grid[0, 1])
+    lower = figure.add_subplot(grid[1, 1], sharex=upper)
+    _draw_by_offset(upper, lower, scores, title="by offset within the document")
+    return figure, figure.add_subplot(grid[:, 0])
+
+
+def _draw_by_offset(upper: Axes, lower: Axes, scores: Sequence[Scores], *, title: str) -> None:
+    _dress(upper, title, x="", y="nats per token")
+    _dress(lower, "", x="offset within the document (tokens)", y="nats saved")
+    shortest = min(scores, key=lambda score: score.memory)
+    base = _by_bucket(shortest)
+    for score, color in zip(scores, COLORS * (1 + len(scores) // len(COLORS)), strict=False):
+        label = f"memory {score.memory}, {score.bits_per_byte:.3f} bits per byte"
+        mine = _by_bucket(score)
+        x = [_middle(bucket) for bucket in mine]
+        upper.plot(x, list(mine.values()), "o-", color=color, label=label)
+        if score is not shortest:
+            lower.plot(x, [base[bucket] - mine[bucket] for bucket in mine], "o-", color=color)
+    for axes in (upper, lower):
+        axes.axvline(shortest.segment, color="#999999", linestyle=":", linewidth=1)
+    lower.axhline(0, color="#999999", linewidth=0.8)
+    lower.annotate(
+        f"one segment, {shortest.segment} tokens",
+        (shortest.segment, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(-6, -12),
+        textcoords="offset points",
+        horizontalalignment="right",
+        fontsize=8,
+        color="#666666",
+    )
+    lower.set_xscale("symlog", linthresh=1, base=2)
+    lower.set_xlim(left=-0.5)
+    upper.legend(frameon=False)
+
+
+def _by_bucket(score: Scores) -> dict[int, float]:
+    """Mean loss of each bucket that holds enough targets."""
+    pairs = zip(score.nats_by_offset, score.targets_by_offset, strict=True)
+    return {
+        bucket: nats / count for bucket, (nats, count) in enumerate(pairs) if count >= MIN_TARGETS
+    }
 
 
 def _middle(bucket: int) -> float:
@@ -174,16 +175,19 @@ def _smooth(values: Sequence[float]) -> list[float]:
     return smoothed
 
 
-def _frame(title: str, *, panels: int = 1) -> tuple[Figure, list[Axes]]:
-    # No pyplot: nothing global, no window.
-    figure = Figure(figsize=(8 if panels == 1 else 12, 4.5), layout="constrained")
-    drawn = figure.subplots(1, panels, squeeze=False)
-    all_axes: list[Axes] = list(drawn[0])
-    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
-    for axes in all_axes:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#eeeeee")
-    return figure, all_axes
+def _frame(title: str, *, x: str, y: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(8, 4.5), layout="constrained")  # no pyplot: nothing global, no window
+    axes = figure.subplots()
+    _dress(axes, title, x=x, y=y)
+    return figure, axes
+
+
+def _dress(axes: Axes, title: str, *, x: str, y: str) -> None:
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#eeeeee")
 
 
 def _save(figure: Figure, path: Path) -> None:

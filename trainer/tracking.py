@@ -6,6 +6,7 @@ truth, from which a later start fills in what is missing.
 """
 
 import json
+import logging
 import os
 import tempfile
 import threading
@@ -119,6 +120,7 @@ class Tracker:
             ConfigError: MLflow cannot be reached there, or does not know the run.
         """
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # not how it makes its tables
         try:
             client = MlflowClient(tracking_uri=uri)
             run_id = run_id or _begin(client, run)
@@ -301,6 +303,7 @@ def add_to_run(
         ConfigError: MLflow cannot be reached there, or does not know the run.
     """
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
     try:
         client = MlflowClient(tracking_uri=uri)
         for file in files:

@@ -20,14 +20,16 @@ def ray_address() -> Iterator[str]:
     import ray
 
     folder = tempfile.mkdtemp(prefix="lr-")
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=int(2e8),
-        _temp_dir=folder,
-    )
-    yield ray.get_runtime_context().gcs_address
-    ray.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=int(2e8),
+            _temp_dir=folder,
+        )
+        yield ray.get_runtime_context().gcs_address
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -21,7 +21,7 @@ from pipeline.build import build_store
 from pipeline.build_actor import build_store_with_actors
 from pipeline.errors import DataError
 from pipeline.progress import BuildProgress
-from pipeline.settings import BuildSettings
+from pipeline.settings import BuildSettings, SettingsError
 from pipeline.store import Store
 from pipeline.tokenizer import train_tokenizer
 
@@ -123,7 +123,7 @@ def test_a_driver_killed_again_and_again_ends_with_the_store_of_one_that_was_not
     halves = 0
     while reached[-1] < NUM_TASKS - 40:
         child = subprocess.Popen(script(corpus, "driver"), cwd=ROOT)
-        goal = reached[-1] + int(draw.integers(5, 40))
+        goal = reached[-1] + int(draw.integers(1, 12))
         assert wait_for(lambda: num_records(out) >= goal or child.poll() is not None)  # noqa: B023
         time.sleep(draw.random() * 0.02)
         child.send_signal(signal.SIGKILL)
@@ -237,6 +237,11 @@ def test_an_error_in_an_actor_arrives_as_it_was(corpus: Path, ray_address: str) 
     assert caught.type in (NotADirectoryError, FileExistsError)  # no class that Ray made of it
     assert "Traceback" not in str(caught.value)
     assert wait_for(lambda: not builders())
+
+
+def test_a_build_by_nobody_is_refused(corpus: Path) -> None:
+    with pytest.raises(SettingsError, match="workers = 0"):
+        build_store_with_actors(**where(corpus, "nobody"), workers=0)
 
 
 def test_a_full_disk_stops_the_build_and_more_room_finishes_it(corpus: Path) -> None:
