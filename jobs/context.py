@@ -96,7 +96,7 @@ def measure_context(
         "effective_context": [one.to_json() for one in effective],
         "scores": [one.to_json() for one in scores],
     }
-    title = f"{found.name}: held-out loss by true context (memory {kept_states}) and by offset"
+    title = f"{found.name}: by true context, memory {kept_states}"
     kept = keep(
         found,
         f"context_step_{loaded.step:08d}_M{kept_states}",

@@ -16,7 +16,7 @@ def check_free(out: Path) -> None:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise click.UsageError(f"{out} is there already. Name a folder that is not there yet.")
-    first = next(parent for parent in out.absolute().parents if parent.exists())
+    first = next(parent for parent in out.resolve().parents if parent.exists())
     if not first.is_dir():
         raise click.UsageError(f"{out} cannot be made: {first} is a file. Name another folder.")
 
@@ -24,14 +24,14 @@ def check_free(out: Path) -> None:
 def write_folder(out: Path, fill: Callable[[Path], None]) -> None:
     """Make `out` with what `fill` writes into the folder it is given."""
     check_free(out)
-    draft = out.absolute().with_name(f".{out.name}.{os.getpid()}")
+    draft = out.resolve().with_name(f".{out.name}.{os.getpid()}")
     draft.parent.mkdir(parents=True, exist_ok=True)
     draft.mkdir()
     try:
         fill(draft)
         if out.exists():
             out.rmdir()  # empty
-        draft.rename(out.absolute())
+        draft.rename(out.resolve())
     except BaseException:
         shutil.rmtree(draft)
         raise
