@@ -166,6 +166,21 @@ def test_an_exported_run_is_evaluated_and_read_on_as_the_run_is(
     assert (box / "out" / "evaluations" / "memory_step_00000002_L8.json").is_file()
 
 
+def test_a_run_that_went_out_by_published_names_scores_the_same_when_it_is_back(
+    tiny_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of("export", "run", "published", "--names", "original") == 0
+    words = ("published/model.safetensors", "published/config.json", "back")
+    assert code_of("import-weights", *words) == 0
+    scores = []
+    for words in (("run",), ("back", "--store", str(tiny_store))):
+        capsys.readouterr()
+        how = ("--memory", "8,0", "--segment", "8", "--rows", "4", "--json")
+        assert code_of("evaluate", *words, *how) == 0
+        scores.append([score["nats"] for score in told(capsys)["scores"]])
+    assert scores[0] == scores[1]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
