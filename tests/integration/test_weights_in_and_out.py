@@ -167,3 +167,19 @@ def test_what_cannot_be_taken_is_refused_with_a_sentence_and_nothing_is_written(
     assert says in told
     assert "Traceback" not in told
     assert sorted(box.rglob("*")) == before
+
+
+def test_a_write_that_fails_half_way_leaves_nothing(
+    box: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_weights(small_model(dtype=torch.float32, final_norm=False), box / "ours")
+
+    def full(*_given: object, **_named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = sorted(box.rglob("*"))
+    monkeypatch.setattr("model.weights.safetensors_bytes", full)
+    for names in ("ours", "original"):
+        assert code_of("export", "ours", "got", "--names", names) == 1
+        assert "No space left" in capsys.readouterr().err
+        assert sorted(box.rglob("*")) == before
