@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from trainer.context import ContextPoint, EffectiveContext
 from trainer.evaluation import Scores
 
 MIN_TARGETS = 50  # a mean over fewer says little
@@ -53,6 +54,76 @@ def loss_by_offset(scores: Sequence[Scores], path: Path, *, title: str) -> None:
     """
     figure = Figure(figsize=(8, 6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    _draw_by_offset(upper, lower, scores, title=title)
+    _save(figure, path)
+
+
+def memory_sweep(scores: Sequence[Scores], path: Path, *, title: str) -> None:
+    """Draw what each memory length scores, and beside it `loss_by_offset`.
+
+    Args:
+        scores: Evaluations of the same weights with several memory lengths.
+        path: The PNG to write.
+        title: Above the picture.
+    """
+    figure, axes = _beside_offsets(scores)
+    _dress(axes, title, x="memory (states a layer)", y="bits per byte, held-out documents")
+    ordered = sorted(scores, key=lambda score: score.memory)
+    x, y = [score.memory for score in ordered], [score.bits_per_byte for score in ordered]
+    axes.plot(x, y, "o-", color=COLORS[0])
+    for memory, bits in zip(x, y, strict=True):
+        axes.annotate(
+            f"{bits:.3f}", (memory, bits), xytext=(4, 5), textcoords="offset points", fontsize=8
+        )
+    axes.margins(x=0.12, y=0.15)
+    _save(figure, path)
+
+
+def loss_by_context(
+    points: Sequence[ContextPoint],
+    effective: Sequence[EffectiveContext],
+    scores: Sequence[Scores],
+    path: Path,
+    *,
+    title: str,
+) -> None:
+    """Draw the loss of the same targets by their true context, and beside it `loss_by_offset`.
+
+    The band is the standard error of the difference to the longest context.
+
+    Args:
+        points: For each context length its loss.
+        effective: Effective context lengths, drawn as vertical lines.
+        scores: Evaluations of the same weights.
+        path: The PNG to write.
+        title: Above the picture.
+    """
+    figure, axes = _beside_offsets(scores)
+    _dress(axes, title, x="tokens of context before the scored block", y="nats per token")
+    x, y = [point.context for point in points], [point.loss for point in points]
+    axes.plot(x, y, "o-", color=COLORS[0], markersize=4)
+    low = [point.loss - point.error for point in points]
+    high = [point.loss + point.error for point in points]
+    axes.fill_between(x, low, high, color=COLORS[0], alpha=0.15, linewidth=0)
+    for one, color, style in zip(effective, COLORS[1:], ("--", "-.", ":"), strict=False):
+        sign = "at least " if one.at_least else ""
+        label = f"effective, r = {one.ratio:g}: {sign}{one.length}"
+        axes.axvline(one.length, color=color, linestyle=style, linewidth=1.4, label=label)
+    axes.legend(frameon=False)
+    _save(figure, path)
+
+
+def _beside_offsets(scores: Sequence[Scores]) -> tuple[Figure, Axes]:
+    """A picture with `loss_by_offset` in its right half, and the axes of its left half."""
+    figure = Figure(figsize=(13, 6), layout="constrained")
+    grid = figure.add_gridspec(2, 2, height_ratios=(2, 1))
+    upper = figure.add_subplot(grid[0, 1])
+    lower = figure.add_subplot(grid[1, 1], sharex=upper)
+    _draw_by_offset(upper, lower, scores, title="by offset within the document")
+    return figure, figure.add_subplot(grid[:, 0])
+
+
+def _draw_by_offset(upper: Axes, lower: Axes, scores: Sequence[Scores], *, title: str) -> None:
     _dress(upper, title, x="", y="nats per token")
     _dress(lower, "", x="offset within the document (tokens)", y="nats saved")
     shortest = min(scores, key=lambda score: score.memory)
@@ -80,7 +151,6 @@ def loss_by_offset(scores: Sequence[Scores], path: Path, *, title: str) -> None:
     lower.set_xscale("symlog", linthresh=1, base=2)
     lower.set_xlim(left=-0.5)
     upper.legend(frameon=False)
-    _save(figure, path)
 
 
 def _by_bucket(score: Scores) -> dict[int, float]:

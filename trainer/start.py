@@ -217,7 +217,7 @@ def restore(
     return Training(
         step=rows.step,
         model=model,
-        objective=wrap(model, group),
+        objective=wrap(model, group, z_loss=plan.trainer.z_loss),
         optimizer=optimizer,
         memory=memory,
         rows=rows,
@@ -238,9 +238,9 @@ def _check_next_batch(
         )
 
 
-def wrap(model: TransformerXL, group: Group) -> nn.Module:
+def wrap(model: TransformerXL, group: Group, *, z_loss: float = 0.0) -> nn.Module:
     """The objective of `model`, behind DDP when there are several ranks."""
-    objective = Objective(model)
+    objective = Objective(model, z_loss=z_loss)
     if group.world_size == 1:
         return objective
     # Never copy rank 0's buffers over the others': torch renamed the switch in 2.13.
