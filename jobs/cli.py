@@ -16,7 +16,10 @@ COMMANDS = {
     "train": "Train the run that the TOML file CONFIG describes.",
     "resume": "Go on with a run from its newest whole checkpoint.",
     "evaluate": "Score every target of the held-out documents once, with each memory length.",
+    "check": "Try nine points at which a Transformer-XL goes wrong on a run's own model and store.",
     "generate": "Write on after each prompt, read as the beginning of a document.",
+    "import-weights": "Turn published weights into a folder that `evaluate` and `generate` read.",
+    "export": "Write a checkpoint's weights to a folder, as safetensors and JSON.",
     "show": "Say what a store, a run or a checkpoint holds.",
     "bench": "Measure a part of the system beside bare loops of the libraries below it.",
 }

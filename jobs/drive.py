@@ -22,7 +22,7 @@ from pipeline.store import Store
 from trainer.board import News, Verdict
 from trainer.checkpoint import newest_whole, read_state
 from trainer.errors import ConfigError
-from trainer.plan import TrainPlan, check_identity
+from trainer.plan import TrainPlan, changes, check_identity
 from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
 from trainer.summary import Summary, read_scores, summarize
@@ -102,12 +102,12 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
     store = open_checked(config)
     folder = _find_folder(config, resume)
     plan = plan_of(config, folder, store)
-    _check_it_is_this_run(folder, plan)
+    changed = _check_it_is_this_run(folder, plan)
     with _ray_for(config, ray_is_up=ray_is_up), stop_wish() as wish:
         new = not folder.path.exists()
         _make_folder(config, folder)
         try:
-            tracked = track(config, folder, store, warn=say)
+            tracked = track(config, folder, store, changed=changed, warn=say)
         except ConfigError:
             if new:
                 shutil.rmtree(folder.path)  # nothing began: nothing stays
@@ -120,6 +120,8 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
             verdict = _launch(plan, tracked, wish)
             status = verdict.status
             wall_seconds = time.monotonic() - began
+            for line in folder.lines():
+                tracked.line(line)  # what a lost board could not pass on
             summary = _sum_up(config, folder, store, tracked, wall_seconds=wall_seconds)
         except (KeyboardInterrupt, Terminated):
             status = "stopped"
@@ -146,7 +148,7 @@ def _find_folder(config: RunConfig, resume: str) -> RunFolder:
 
 def _make_folder(config: RunConfig, folder: RunFolder) -> None:
     folder.create()
-    if is_first_rank(config) and not (folder.path / "config.json").exists():
+    if is_first_rank(config):
         folder.write_json("config.json", config.to_dict())
 
 
@@ -155,10 +157,17 @@ def is_first_rank(config: RunConfig) -> bool:
     return config.cluster.launcher != "local" or os.environ.get("RANK", "0") == "0"
 
 
-def _check_it_is_this_run(folder: RunFolder, plan: TrainPlan) -> None:
+def _check_it_is_this_run(folder: RunFolder, plan: TrainPlan) -> dict[str, str]:
+    """What may change at a resume and has changed, by key; what may not is refused."""
     newest, _ = newest_whole(folder.checkpoints)
-    if newest is not None:
-        check_identity(read_state(newest)["identity"], plan.identity(), where=str(newest))
+    if newest is None:
+        return {}
+    state = read_state(newest)
+    check_identity(state["identity"], plan.identity(), where=str(newest))
+    changed = changes(state["plan"], plan)
+    for key, change in changed.items():
+        say(f"Changed since {newest.name}: {key} {change}.")
+    return changed
 
 
 def plan_of(config: RunConfig, folder: RunFolder, store: Store) -> TrainPlan:

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from importlib.metadata import packages_distributions
@@ -85,7 +87,9 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> NoRet
     words = list(sys.argv[1:] if arguments is None else arguments)
     set_environment()
     raise_on_sigterm()
-    sys.exit(finish(lambda: _call(command, words), words))
+    with scratch():
+        code = finish(lambda: _call(command, words), words)
+    sys.exit(code)
 
 
 def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:
@@ -153,6 +157,22 @@ def set_environment() -> None:
     """Switch reports to others off, where the user has not said otherwise; before any import."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+
+
+@contextmanager
+def scratch() -> Iterator[None]:
+    """A folder for what libraries put by for themselves, removed afterwards.
+
+    Else matplotlib would leave its list of fonts in the home folder, and torch a folder for kernels
+    in the temp folder, where nobody asked for either.
+    """
+    folder = tempfile.mkdtemp(prefix="lr-")
+    ours = [name for name in ("MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR") if name not in os.environ]
+    os.environ |= dict.fromkeys(ours, folder)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def raise_on_sigterm() -> None:

@@ -1,8 +1,19 @@
-"""`longrow evaluate`: a checkpoint on the held-out documents, with one memory length or several."""
+"""`longrow evaluate`: a model on held-out documents, by memory length or by true context."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jobs.entry import Job, Outcome, run
+
+if TYPE_CHECKING:
+    from jobs.find import Found
+    from pipeline.store import Store
+    from trainer.evaluation import Scores
+
+FROM_0 = click.IntRange(min=0)
+FROM_1 = click.IntRange(min=1)
 
 
 def _lengths(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
@@ -16,30 +27,111 @@ def _lengths(_context: click.Context, _option: click.Parameter, text: str) -> tu
 
 
 @click.command("evaluate", cls=Job)
-@click.argument("run_name", metavar="RUN|CHECKPOINT")
+@click.argument("run_name", metavar="RUN|CHECKPOINT|FOLDER")
 @click.option("--memory", default="", callback=_lengths, help="Like 0,128; else M and 0.")
-@click.option("--rows", default=0, help="Rows of the evaluation; 0 takes those of training.")
-@click.option("--segment", default=0, help="Tokens read at a time; 0 takes that of training.")
-def command(run_name: str, memory: tuple[int, ...], rows: int, segment: int) -> Outcome:
+@click.option("--context", is_flag=True, help="Measure how many tokens of context are used.")
+@click.option("--contexts", default="", callback=_lengths, help="With --context: like 0,64,128.")
+@click.option("--blocks", type=FROM_1, default=128, help="With --context: blocks scored. 128")
+@click.option("--block", type=FROM_1, default=16, help="With --context: targets of a block. 16")
+@click.option("--rows", type=FROM_0, default=0, help="Rows read at once; 0 takes training's.")
+@click.option("--segment", type=FROM_0, default=0, help="Tokens read at a time; 0 as training.")
+@click.option("--clamp", type=FROM_0, help="Distances above it count as it; 0 never clamps.")
+@click.option("--same-length", is_flag=True, help="A query sees as many keys as the memory has.")
+@click.option("--store", default="", help="Other documents of the model's tokenizer.")
+def command(
+    run_name: str,
+    memory: tuple[int, ...],
+    *,
+    rows: int,
+    segment: int,
+    store: str,
+    context: bool,
+    **options: Any,
+) -> Outcome:
     """Score every target of the held-out documents once, with each memory length.
 
-    RUN is a run's folder or its name under runs/, of which the newest whole checkpoint is taken.
+    RUN is a run's folder or its name under runs/, of which the newest whole checkpoint is taken;
+    FOLDER one that `longrow export` or `import-weights` wrote. With --context a sample of targets
+    is scored once more for each context length, and docs/evaluation.md says how.
     """
-    from jobs.find import find_checkpoint, run_of
-    from jobs.progress import Progress
-    from trainer.evaluation import evaluate, no_documents
-    from trainer.group import Group
-    from trainer.load import best_device, load_model
-    from trainer.pictures import loss_by_offset
+    from jobs.find import load
+    from trainer.evaluation import no_documents
 
-    checkpoint = find_checkpoint(run_name)
-    loaded = load_model(checkpoint, device=best_device())
-    store = loaded.open_store()
-    if not len(store.doc_ids("validation")):
-        raise no_documents(loaded.plan["store"])
-    lengths = memory or tuple(dict.fromkeys((loaded.model.config.memory, 0)))
-    scores = []
-    for length in lengths:
+    if not context and (options["contexts"] or options["blocks"] != 128 or options["block"] != 16):
+        raise click.UsageError("--contexts, --blocks and --block belong to --context: add it.")
+    found = load(run_name, store=store)
+    loaded = found.loaded
+    opened = loaded.open_store()
+    if not len(opened.doc_ids("validation")):
+        raise no_documents(loaded.store)
+    loaded.model.config = replace(
+        loaded.model.config,
+        clamp_len=loaded.model.config.clamp_len if options["clamp"] is None else options["clamp"],
+        same_length=loaded.model.config.same_length or options["same_length"],
+    )
+    found = replace(
+        found,
+        loaded=replace(
+            loaded,
+            layout=replace(
+                loaded.layout,
+                rows=rows or loaded.layout.rows,
+                segment=segment or loaded.layout.segment,
+            ),
+        ),
+    )
+    if context:
+        from jobs.context import measure_context
+
+        return measure_context(found, opened, memory=memory, options=options)
+    return _sweep(found, opened, memory)
+
+
+def _sweep(found: "Found", store: "Store", memory: tuple[int, ...]) -> Outcome:
+    from jobs.keep import keep
+    from trainer.pictures import memory_sweep
+
+    scores = score(found, store, memory)
+    settings = settings_of(found, store)
+    click.echo(
+        f"{found.name}: {scores[0].documents:,} held-out documents, {scores[0].targets:,} targets, "
+        f"segment {scores[0].segment}, clamp {scores[0].clamp or 'none'}"
+    )
+    rows = [row_of(score) for score in scores]
+    click.echo("  ".join(f"{name:>10}" for name in rows[0]))
+    for row in rows:
+        cells = (
+            f"{cell:>10,}" if isinstance(cell, int) else f"{cell:>10.4f}" for cell in row.values()
+        )
+        click.echo("  ".join(cells))
+    facts = settings | {"scores": [score.to_json() for score in scores]}
+    kept = keep(
+        found,
+        f"memory_step_{found.loaded.step:08d}_L{scores[0].segment}",
+        facts=facts,
+        rows=rows,
+        draw=lambda path: memory_sweep(
+            scores, path, title=f"{found.name}: held-out loss by memory"
+        ),
+    )
+    click.echo("\n".join(f"written: {path}" for path in kept))
+    return Outcome(facts=facts | {"files": [str(path) for path in kept]})
+
+
+def score(found: "Found", store: "Store", memory: tuple[int, ...]) -> "list[Scores]":
+    """Score the held-out documents with each memory length; the model's and 0 where none is given.
+
+    A model that sees as many keys as its memory has (same_length) cannot be scored with 0.
+    """
+    from jobs.progress import Progress
+    from trainer.evaluation import evaluate
+    from trainer.group import Group
+
+    loaded = found.loaded
+    config = loaded.model.config
+    usual = (config.memory,) if config.same_length else (config.memory, 0)
+    scores: list[Scores] = []
+    for length in memory or tuple(dict.fromkeys(usual)):
         with Progress(f"memory {length}", unit="segments") as progress:
             count = 0
 
@@ -49,29 +141,48 @@ def command(run_name: str, memory: tuple[int, ...], rows: int, segment: int) -> 
                 count += 1
                 return False
 
-            score = evaluate(
+            found_score = evaluate(
                 loaded.model,
                 store,
-                Group(device=best_device()),
+                Group(device=loaded.model.content_bias.device),
                 step=loaded.step,
-                rows=rows or loaded.plan["layout"]["rows"],
-                segment=segment or loaded.plan["layout"]["segment"],
+                rows=loaded.layout.rows,
+                segment=loaded.layout.segment,
                 memory=length,
                 should_stop=seen,
             )
-        if score is not None:
-            scores.append(score)
-    click.echo(f"{checkpoint.name}, segment {scores[0].segment}, {scores[0].documents} documents")
-    click.echo(f"{'memory':>8}  {'nats/token':>10}  {'perplexity':>10}  {'bits/byte':>9}")
-    for score in scores:
-        click.echo(
-            f"{score.memory:>8,}  {score.loss:>10.4f}  {score.perplexity:>10.2f}  "
-            f"{score.bits_per_byte:>9.4f}"
-        )
-    picture = run_of(checkpoint).path / "loss_by_offset_by_memory.png"
-    loss_by_offset(scores, picture, title=f"{checkpoint.name}: held-out loss by offset")
-    click.echo(f"The same by offset within the document: {picture}")
-    return Outcome(facts={"checkpoint": str(checkpoint), "scores": [s.to_json() for s in scores]})
+        if found_score is not None:
+            scores.append(found_score)
+    return scores
+
+
+def settings_of(found: "Found", store: "Store") -> dict[str, Any]:
+    """What the numbers depend on, beside the lengths that stand with each of them."""
+    config = found.loaded.model.config
+    return {
+        "checkpoint": str(found.path),
+        "step": found.loaded.step,
+        "store": store.url,
+        "store_fingerprint": store.fingerprint,
+        "split": "validation",
+        "rows": found.loaded.layout.rows,
+        "segment": found.loaded.layout.segment,
+        "clamp": config.clamp_len,
+        "same_length": config.same_length,
+        "training_memory": config.memory,
+    }
+
+
+def row_of(score: "Scores") -> dict[str, int | float]:
+    """A line of the table."""
+    return {
+        "memory": score.memory,
+        "nats/token": score.loss,
+        "perplexity": score.perplexity,
+        "bits/byte": score.bits_per_byte,
+        "bits/char": score.bits_per_char,
+        "bits/word": score.bits_per_word,
+    }
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """From the word RUN on a command line to a run's folder, its config and its checkpoint."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.config import RunConfig, read_config
 from trainer.checkpoint import NAME, CheckpointError, faults, newest_whole
 from trainer.errors import ConfigError
+from trainer.load import Loaded, best_device, is_weights_folder, load_folder, load_model
 from trainer.run_folder import RunFolder
 
 RUNS = "runs"
@@ -78,3 +80,46 @@ def find_checkpoint(word: str) -> Path:
 def run_of(checkpoint: Path) -> RunFolder:
     """The run that a checkpoint belongs to."""
     return RunFolder(checkpoint.parents[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A trained model, found by a word.
+
+    Attributes:
+        name: Of its checkpoint or folder, for titles.
+        path: Of the same.
+        loaded: The model.
+        folder: Its run's folder; None where it belongs to none here.
+    """
+
+    name: str
+    path: Path
+    loaded: Loaded
+    folder: RunFolder | None
+
+
+def load(word: str, *, store: str = "") -> Found:
+    """The model that `word` names: a run's newest whole checkpoint, one checkpoint, or a folder.
+
+    Args:
+        word: A run, a checkpoint, or a folder of weights.
+        store: Other documents than those it was trained on.
+
+    Raises:
+        ConfigError: There is none.
+        CheckpointError: It is damaged.
+        ModelError: The same, of a folder of weights.
+    """
+    folder, device = None, best_device()
+    if is_weights_folder(Path(word)):
+        path = Path(word).resolve()
+        loaded = load_folder(path, device=device)
+    else:
+        path = find_checkpoint(word)
+        loaded = load_model(path, device=device)
+        if (path.parents[1] / "config.json").is_file():
+            folder = run_of(path)
+    if store:
+        loaded = loaded.with_store(store)
+    return Found(name=path.name, path=path, loaded=loaded, folder=folder)

@@ -6,7 +6,7 @@ from jobs.entry import Job, Outcome, run
 
 
 @click.command("generate", cls=Job)
-@click.argument("run_name", metavar="RUN|CHECKPOINT")
+@click.argument("run_name", metavar="RUN|CHECKPOINT|FOLDER")
 @click.option("--prompt", "prompts", multiple=True, help="Text to go on with; may be repeated.")
 @click.option("--tokens", default=200, show_default=True, help="Tokens to write at most.")
 @click.option("--temperature", default=0.8, show_default=True, help="0 takes the likeliest token.")
@@ -14,31 +14,32 @@ from jobs.entry import Job, Outcome, run
 @click.option("--top-p", default=0.95, show_default=True, help="Among those that have this share.")
 @click.option("--seed", default=0, show_default=True, help="Of the draws.")
 @click.option("--memory", type=int, help="Tokens to look back on; the model's if not given.")
+@click.option("--store", default="", help="A store of its tokenizer, where FOLDER has none.")
 def command(
     run_name: str,
     prompts: tuple[str, ...],
     tokens: int,
     memory: int | None,
+    store: str,
     **sampling: float,
 ) -> Outcome:
     """Write on after each prompt, read as the beginning of a document.
 
-    RUN is a run's folder or its name under runs/, of which the newest whole checkpoint is taken.
+    RUN is a run's folder or its name under runs/, of which the newest whole checkpoint is taken;
+    FOLDER one that `longrow export` or `import-weights` wrote.
     """
-    from jobs.find import find_checkpoint
+    from jobs.find import load
     from model.generate import Sampling
-    from trainer.load import best_device, load_model
     from trainer.writing import write
 
-    checkpoint = find_checkpoint(run_name)
     chosen = Sampling(
         temperature=sampling["temperature"],
         top_k=int(sampling["top_k"]),
         top_p=sampling["top_p"],
         seed=int(sampling["seed"]),
     )
-    loaded = load_model(checkpoint, device=best_device())
-    tokenizer = loaded.open_store().tokenizer()
+    found = load(run_name, store=store)
+    loaded, tokenizer = found.loaded, found.loaded.tokenizer()
     texts = list(prompts) or [""]
     whole = ["" for _ in texts]
     stream = len(texts) == 1
@@ -56,7 +57,7 @@ def command(
         for prompt, text in zip(texts, whole, strict=True):
             click.echo(f"{click.style(prompt, bold=True)}{text}\n")
     facts = [{"prompt": p, "text": t} for p, t in zip(texts, whole, strict=True)]
-    return Outcome(facts={"checkpoint": str(checkpoint), "texts": facts})
+    return Outcome(facts={"checkpoint": str(found.path), "texts": facts})
 
 
 if __name__ == "__main__":

@@ -48,7 +48,12 @@ class Track:
 
 
 def track(
-    config: RunConfig, folder: RunFolder, store: Store, *, warn: Callable[[str], None]
+    config: RunConfig,
+    folder: RunFolder,
+    store: Store,
+    *,
+    changed: Mapping[str, str],
+    warn: Callable[[str], None],
 ) -> Track:
     """Begin to record the run, or go on with the record it has.
 
@@ -56,6 +61,7 @@ def track(
         config: The run.
         folder: Its folder, where mlflow.json remembers the record.
         store: What it reads.
+        changed: Settings that changed at this resume; tags, for MLflow's parameters stay as begun.
         warn: Takes a sentence for a person.
 
     Raises:
@@ -80,6 +86,7 @@ def track(
             "longrow.folder": str(folder.path),
             "longrow.store_fingerprint": store.fingerprint,
             "longrow.tokenizer_sha256": store.manifest.tokenizer,
+            **{f"longrow.changed.{key}": change for key, change in changed.items()},
         },
     )
     run_id = known.get("run_id", "") if known.get("uri") == uri else ""

@@ -33,12 +33,34 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets: 
     Returns:
         (T,).
     """
+    return penalized_cross_entropy(hidden, weight, bias, targets, z_loss=0.0)[0]
+
+
+def penalized_cross_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, *, z_loss: float
+) -> tuple[Tensor, Tensor]:
+    """Give losses with `z_loss` * log(Z)^2 added, Z being the sum of exp(logits) of the row.
+
+    The penalty keeps logits from drifting away together, which the softmax does not see.
+
+    Args:
+        hidden: (T, D).
+        weight: (V, D).
+        bias: (V,).
+        targets: (T,) int64, as `linear_cross_entropy`.
+        z_loss: What the penalty weighs; 0 is none.
+
+    Returns:
+        (T,) losses, the penalty in them, and (T,) penalties, which have no gradient of their own.
+
+    Source: de Brebisson and Vincent 2016, arXiv:1604.08859; the weight as in Chowdhery et al. 2022.
+    """
     device = hidden.device.type
     product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     wants = hidden.requires_grad or weight.requires_grad or bias.requires_grad
     if torch.is_grad_enabled() and wants:
-        return _LinearCrossEntropy.apply(hidden, weight, bias, targets, product)
-    return _sweep((hidden, weight, bias), targets, product, scale=None)[0]
+        return _LinearCrossEntropy.apply(hidden, weight, bias, targets, product, z_loss)
+    return _sweep((hidden, weight, bias), targets, product, scale=None, z_loss=z_loss)[:2]
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -50,27 +72,34 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor,
         targets: Tensor,
         product: torch.dtype | None,
-    ) -> Tensor:
+        z_loss: float,
+    ) -> tuple[Tensor, Tensor]:
         inputs = (hidden, weight, bias)
         even = torch.ones_like(targets, dtype=torch.float32)
-        losses, ctx.gradients = _sweep(inputs, targets, product, scale=even)
+        losses, penalties, ctx.gradients = _sweep(
+            inputs, targets, product, scale=even, z_loss=z_loss
+        )
         ctx.save_for_backward(*inputs, targets)
-        ctx.product = product
-        return losses
+        ctx.mark_non_differentiable(penalties)
+        ctx.product, ctx.z_loss = product, z_loss
+        return losses, penalties
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor | None, ...]:
-        (grad,) = grad_outputs
+        grad = grad_outputs[0]
         *inputs, targets = ctx.saved_tensors
         scale = _even_scale(grad, targets != IGNORED)
         if scale is not None:
             gradients = tuple(each * scale for each in ctx.gradients)
         else:  # rows weigh differently: what was formed does not serve
-            _, gradients = _sweep(tuple(inputs), targets, ctx.product, scale=grad)
-        return (*(g.to(x.dtype) for g, x in zip(gradients, inputs, strict=True)), None, None)
+            *_, gradients = _sweep(
+                tuple(inputs), targets, ctx.product, scale=grad, z_loss=ctx.z_loss
+            )
+        found = (g.to(x.dtype) for g, x in zip(gradients, inputs, strict=True))
+        return (*found, None, None, None)
 
 
 def _even_scale(grad: Tensor, real: Tensor) -> Tensor | None:
@@ -94,7 +123,8 @@ def _sweep(
     product: torch.dtype | None,
     *,
     scale: Tensor | None,
-) -> tuple[Tensor, Gradients]:
+    z_loss: float,
+) -> tuple[Tensor, Tensor, Gradients]:
     """Pass once over the rows in chunks.
 
     Args:
@@ -102,15 +132,17 @@ def _sweep(
         targets: (T,).
         product: Type of the matrix products; None takes the weight's.
         scale: (T,), what each row's loss weighs in the gradients; None forms none.
+        z_loss: As `penalized_cross_entropy`.
 
     Returns:
-        The losses (T,) and the gradients of their scaled sum, empty tensors without a scale.
+        The losses (T,), the penalties in them (T,), and the gradients of the losses' scaled sum,
+        empty tensors without a scale.
     """
     product = product or inputs[1].dtype
     exact = torch.float64 if product == torch.float64 else torch.float32
     hidden, weight = inputs[0].to(product), inputs[1].to(product)
     bias = inputs[2].to(exact)
-    losses = hidden.new_empty(len(targets), dtype=exact)
+    losses, penalties = (hidden.new_empty(len(targets), dtype=exact) for _ in range(2))
     d_hidden, d_weight, d_bias = (
         torch.zeros_like(x, dtype=exact) if scale is not None else x.new_empty(0)
         for x in (hidden, weight, bias)
@@ -123,10 +155,14 @@ def _sweep(
             target = targets[part].masked_fill(~real, 0)[:, None]
             logits = (h @ weight.mT).to(exact).add_(bias)
             log_total = logits.logsumexp(dim=1, keepdim=True)
+            penalties[part] = (z_loss * log_total.square())[:, 0].masked_fill_(~real, 0)
             losses[part] = (log_total - logits.gather(1, target))[:, 0].masked_fill_(~real, 0)
+            losses[part] += penalties[part]
             if scale is None:
                 continue
             d_logits = logits.sub_(log_total).exp_()
+            if z_loss:
+                d_logits.mul_(1 + 2 * z_loss * log_total)
             d_logits.scatter_add_(1, target, torch.full_like(log_total, -1))
             d_logits.mul_((scale[part] * real)[:, None])
             d_bias += d_logits.sum(dim=0)
@@ -136,4 +172,4 @@ def _sweep(
                 d_weight.addmm_(d_rounded.mT, h)
             else:
                 d_weight += d_rounded.mT @ h
-    return losses, (d_hidden, d_weight, d_bias)
+    return losses, penalties, (d_hidden, d_weight, d_bias)

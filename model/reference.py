@@ -87,6 +87,28 @@ def config_from_reference(settings: Mapping[str, Any]) -> ModelConfig:
     )
 
 
+def config_to_reference(config: ModelConfig, *, dialect: Dialect = "original") -> dict[str, Any]:
+    """Write a config by its published names; `config_from_reference` reads it back.
+
+    Raises:
+        ModelError: As `to_reference`.
+    """
+    _check_norm(config)
+    place = -1 if dialect == "huggingface" else 0
+    told = {theirs[place]: getattr(config, ours) for ours, theirs in _SETTINGS.items()}
+    clusters = range(len(config.cutoffs) + 1)
+    told |= {
+        "d_embed": config.embedding_width,
+        "attn_type": 0,
+        "clamp_len": config.clamp_len or -1,
+        "cutoffs": list(config.cutoffs),
+        "tie_projs": [config.ties_projection(cluster) for cluster in clusters],
+    }
+    if dialect == "huggingface":
+        told |= {"model_type": "transfo-xl", "architectures": ["TransfoXLLMHeadModel"]}
+    return told
+
+
 def from_reference(
     tensors: Mapping[str, Tensor], config: ModelConfig, *, dialect: Dialect | None = None
 ) -> dict[str, Tensor]:
@@ -128,11 +150,7 @@ def to_reference(
     Raises:
         ModelError: The model has a final normalisation, which no published code knows.
     """
-    if config.pre_norm and config.final_norm:
-        raise ModelError(
-            "This model normalises its last output (final_norm), and the published models do not: "
-            "it cannot be written in their form without changing its numbers."
-        )
+    _check_norm(config)
     named = {theirs: state[ours] for ours, theirs in _one_to_one(config)}
     for layer in range(config.layers):
         parts = [state[f"layers.{layer}.{name}.weight"] for name in ("query", "key_value")]
@@ -149,6 +167,15 @@ def to_reference(
             for name, tensor in named.items()
         }
     return named
+
+
+def _check_norm(config: ModelConfig) -> None:
+    if config.pre_norm and config.final_norm:
+        raise ModelError(
+            "This model normalises its last output (model.final_norm), and the published models do "
+            "not: it cannot be written in their form without changing its numbers. Take our own "
+            "names, `--names ours`, or train with model.final_norm = false."
+        )
 
 
 def _one_to_one(config: ModelConfig) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ cluster, in the clusters' order; a cluster chooses among its own ids. Without cu
 everything.
 """
 
+from collections.abc import Iterator
 from itertools import accumulate
 
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.config import ModelConfig
-from model.cross_entropy import linear_cross_entropy
+from model.cross_entropy import penalized_cross_entropy
 from model.embedding import Embedding, cluster_shapes, table_shapes
 
 
@@ -54,20 +55,31 @@ class Softmax(nn.Module):
         Returns:
             (B, L), float32, or float64 for a float64 model.
         """
+        return self.penalized(hidden, targets, embedding, z_loss=0.0)[0]
+
+    def penalized(
+        self, hidden: Tensor, targets: Tensor, embedding: Embedding, *, z_loss: float
+    ) -> tuple[Tensor, Tensor]:
+        """Give the losses with z_loss * log(Z)^2 added, and these penalties, (B, L) each.
+
+        With clusters, the head of every token and the cluster of a rare one each have their Z.
+        """
         flat, goal = hidden.flatten(0, 1), targets.flatten()
         cluster = torch.bucketize(goal, self.get_buffer("cutoffs"), right=True)  # -100: the head
         in_head = goal.where(cluster == 0, self.edges[1] + cluster - 1)
-        losses = linear_cross_entropy(
-            self._projected(flat, 0, embedding), *self._head(embedding), in_head
+        sums = penalized_cross_entropy(
+            self._projected(flat, 0, embedding), *self._head(embedding), in_head, z_loss=z_loss
         )
-        if self.tail:
-            losses = self._add_tails(losses, flat, goal, cluster, embedding)
-        return losses.view(targets.shape)
+        for at, parts in self._tails(flat, goal, cluster, embedding, z_loss):
+            sums = (sums[0].index_add(0, at, parts[0]), sums[1].index_add(0, at, parts[1]))
+        return sums[0].view(targets.shape), sums[1].view(targets.shape)
 
-    def _add_tails(
-        self, losses: Tensor, hidden: Tensor, targets: Tensor, cluster: Tensor, embedding: Embedding
-    ) -> Tensor:
-        """Add -log p(target) within its cluster, (T,), to that of the cluster."""
+    def _tails(
+        self, hidden: Tensor, targets: Tensor, cluster: Tensor, embedding: Embedding, z_loss: float
+    ) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
+        """Give each rarer cluster's tokens, and for them -log p(target) within it, penalized."""
+        if not self.tail:
+            return
         # The host looks at the counts once for all clusters. An empty cluster runs too, so that
         # every parameter has a gradient on every worker, as DDP wants.
         order = cluster.argsort(stable=True)
@@ -75,13 +87,15 @@ class Softmax(nn.Module):
         ends = list(accumulate((cluster[:, None] == ids).sum(dim=0).tolist()))
         for tail in range(1, self.tail + 1):
             at = order[ends[tail - 1] : ends[tail]]
-            part = linear_cross_entropy(
-                self._projected(hidden[at], tail, embedding),
-                *self._cluster(tail, embedding),
-                targets[at] - self.edges[tail],
+            yield (
+                at,
+                penalized_cross_entropy(
+                    self._projected(hidden[at], tail, embedding),
+                    *self._cluster(tail, embedding),
+                    targets[at] - self.edges[tail],
+                    z_loss=z_loss,
+                ),
             )
-            losses = losses.index_add(0, at, part)
-        return losses
 
     def log_prob(self, hidden: Tensor, embedding: Embedding) -> Tensor:
         """Give log p of every id, (..., D) to (..., V) in order of the ids."""

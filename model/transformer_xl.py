@@ -117,12 +117,16 @@ class TransformerXL(nn.Module):
 
     def nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Give -log p(target) in nats: (B, L, D) and (B, L) to (B, L); 0 where -100."""
+        return self.penalized(hidden, targets, z_loss=0.0)[0]
+
+    def penalized(self, hidden: Tensor, targets: Tensor, *, z_loss: float) -> tuple[Tensor, Tensor]:
+        """Give `nll` with z_loss * log(Z)^2 added, to train by, and that penalty; (B, L) each."""
         require(
             targets.shape == hidden.shape[:2],
             f"Targets are {list(targets.shape)} and hidden states {list(hidden.shape)}: "
             "give targets (B, L) for hidden states (B, L, D).",
         )
-        return self.softmax.nll(hidden, targets, self.embedding)
+        return self.softmax.penalized(hidden, targets, self.embedding, z_loss=z_loss)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """Give log p of every id: (..., D) to (..., V)."""

@@ -50,9 +50,14 @@ def config_from_json(text: str) -> ModelConfig:
 def save_weights(model: TransformerXL, folder: Path) -> None:
     """Write weights and config into a folder; each file is old or new, never half."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     _replace(folder / CONFIG, config_to_json(model.config).encode())
-    _replace(folder / WEIGHTS, safetensors_bytes(state))
+    save_tensors(model.state_dict(), folder / WEIGHTS)
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write tensors, under any names, as one safetensors file; it is old or new, never half."""
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    _replace(path, safetensors_bytes(whole))
 
 
 def load_weights(folder: Path, *, device: torch.device | str = "cpu") -> TransformerXL:

@@ -4,6 +4,7 @@ The board is a plain object; launch_ray.py puts an actor around it, launch_local
 """
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -40,10 +41,25 @@ class News:
     silent_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entered:
+    """What a worker is told when it comes to the board.
+
+    Attributes:
+        starts: Times its rank has come, this one included, since a checkpoint was last told of.
+        first_error: What a worker first died of since then; empty if none left word.
+    """
+
+    starts: int
+    first_error: str
+
+
 class Board:
     """The meeting place of a driver and its workers."""
 
     def __init__(self) -> None:
+        self._starts: Counter[int] = Counter()
+        self._errors: list[str] = []
         self._lines: list[dict[str, Any]] = []
         self._notes: list[str] = []
         self._stop = ""
@@ -57,9 +73,25 @@ class Board:
         """
         self._lines += lines
         self._notes += notes
+        if any(line["kind"] == "checkpoint" for line in lines):  # progress: all is forgiven
+            self._starts.clear()
+            self._errors.clear()
         if moved:
             self._beat = time.monotonic()
         return self._stop
+
+    def enter(self, rank: int) -> Entered:
+        """Workers: say that `rank` has been started."""
+        self._starts[rank] += 1
+        self._beat = time.monotonic()
+        first = self._errors[0] if self._errors else ""
+        return Entered(starts=self._starts[rank], first_error=first)
+
+    def failed(self, error: str) -> None:
+        """Workers: say what one dies of; the first one is the cause, the others lost a peer."""
+        self._errors.append(error)
+        if len(self._errors) == 1:
+            self._notes.append(f"A worker failed. {error}")
 
     def drain(self) -> News:
         """Driver: take what has come since the last call."""

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from model.memory import empty_memory
+from model.reach import reach_of
+from model.recall import Recall
 from model.transformer_xl import TransformerXL
 from pipeline.batch import Batch
 from pipeline.errors import DataError
@@ -18,6 +20,7 @@ from pipeline.store import Store
 from trainer.group import Group
 
 LN2 = math.log(2)
+Read = Callable[[Tensor, Tensor], Tensor]  # tokens, offset (B, L) to hidden states (B, L, D)
 NUM_BUCKETS = 40  # by powers of two of the offset: more than any document is long
 
 
@@ -129,14 +132,13 @@ def evaluate(
     was_training = model.training
     model.eval()
     try:
-        kept = empty_memory(model.config, mine[1] - mine[0], length=memory, device=group.device)
+        read = reader(model, mine[1] - mine[0], memory=memory)
         batches = validation_batches(store, rows=rows, segment=segment, mine=mine)
         with torch.inference_mode():
             for tokens, offset, wanted in _tensors(batches, group.device):
                 if should_stop():
                     return None
-                hidden, kept = model(tokens, offset, kept)
-                nll = model.nll(hidden, wanted)
+                nll = model.nll(read(tokens, offset), wanted)
                 _add_by_offset(nats, targets, nll=nll, offset=offset, real=wanted != -100)
     finally:
         model.train(was_training)
@@ -160,6 +162,29 @@ def evaluate(
         nats_by_offset=tuple(nats.tolist()),
         targets_by_offset=tuple(targets.tolist()),
     )
+
+
+def reader(model: TransformerXL, rows: int, *, memory: int, by_states: bool = False) -> Read:
+    """Read on and on with `memory` states a layer, beginning with none.
+
+    Args:
+        model: Its weights must stay as they are.
+        rows: Rows of all that is read.
+        memory: M.
+        by_states: Keep hidden states, as the model is defined, and not their keys and values, which
+            gives the same numbers and projects nothing twice.
+    """
+    if memory and not by_states:  # with no memory there is nothing to save
+        return Recall(model, rows, reach_of(model.config, memory)).read
+    like = model.content_bias
+    kept = empty_memory(model.config, rows, length=memory, device=like.device, dtype=like.dtype)
+
+    def read(tokens: Tensor, offset: Tensor) -> Tensor:
+        nonlocal kept
+        hidden, kept = model(tokens, offset, kept)
+        return hidden
+
+    return read
 
 
 def no_documents(store: str) -> DataError:

@@ -5,9 +5,11 @@ is not asked for: checkpoints (committed by the loop to the run's own folder), t
 the board, see board.py) and the verdict (returned by the training function; only deaths raise).
 """
 
+import itertools
 import shutil
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,8 +22,8 @@ import torch
 
 from pipeline.server_actor import ActorReader
 from pipeline.store import Store
-from trainer.board import Board, News, Verdict
-from trainer.checkpoint import checkpoints
+from trainer.board import Entered, News, Verdict
+from trainer.board_actor import BoardActor, BoardReporter
 from trainer.errors import ConfigError
 from trainer.group import Group
 from trainer.loop import train
@@ -29,7 +31,6 @@ from trainer.plan import TrainPlan
 from trainer.run_folder import RunFolder
 
 POLL_S = 0.25
-START_TIMEOUT_S = 120.0
 # Read by the processes that Ray starts, so they must stand in the environment before ray.init().
 ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a config keep their meaning
@@ -38,94 +39,39 @@ ENVIRONMENT = {
 }
 
 
-@ray.remote(num_cpus=0)
-class BoardActor:
-    """Board behind Ray, and the workers that stand at it."""
-
-    def __init__(self) -> None:
-        self._board = Board()
-        self._workers: list[Any] = []
-
-    @ray.method
-    def push(self, lines: list[dict[str, Any]], notes: list[str], moved: bool) -> str:
-        return self._board.push(lines, notes, moved=moved)
-
-    @ray.method
-    def drain(self) -> News:
-        return self._board.drain()
-
-    @ray.method
-    def ask_stop(self, reason: str) -> None:
-        self._board.ask_stop(reason)
-
-    @ray.method
-    def register(self, worker: Any) -> None:
-        self._workers.append(worker)
-
-    @ray.method
-    def take_workers(self) -> list[Any]:
-        workers, self._workers = self._workers, []
-        return workers
-
-
-class BoardReporter:
-    """A worker's side of the board: a thread carries lines up and the wish to stop down."""
-
-    def __init__(self, board: Any) -> None:
-        self._board = board
-        self._lines: list[dict[str, Any]] = []
-        self._notes: list[str] = []
-        self._lock = threading.Lock()
-        self._moved = True
-        self._stop: Any = ""
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._carry, name="reporter", daemon=True)
-        self._thread.start()
-
-    def line(self, values: dict[str, Any]) -> None:
-        with self._lock:
-            self._lines.append(values)
-            self._moved = True
-
-    def note(self, sentence: str) -> None:
-        with self._lock:
-            self._notes.append(sentence)
-
-    def beat(self) -> None:
-        self._moved = True
-
-    def stop_reason(self) -> str:
-        return self._stop
-
-    def close(self) -> None:
-        """Carry the last lines up and end the thread."""
-        self._closed.set()
-        self._thread.join()
-
-    def _carry(self) -> None:
-        last = False
-        while not last:
-            last = self._closed.wait(POLL_S)
-            with self._lock:
-                lines, self._lines = self._lines, []
-                notes, self._notes = self._notes, []
-                moved, self._moved = self._moved, False
-            said: Any = ray.get(self._board.push.remote(lines, notes, moved))
-            self._stop = said or self._stop
-
-
 def _work(config: dict[str, Any]) -> Verdict:
     """What Ray Train runs in each worker."""
     plan: TrainPlan = config["plan"]
     board: Any = config["board"]
-    ray.get(board.register.remote(ray.get_runtime_context().current_actor))
-    device = ray.train.torch.get_device()
+    rank = ray.train.get_context().get_world_rank()
+    entered: Entered = ray.get(board.enter.remote(rank, ray.get_runtime_context().current_actor))
+    if entered.starts > plan.cluster.retries + 1:
+        return gave_up(plan, entered)
     reporter = BoardReporter(board)
     try:
-        group = Group(device=torch.device(device), timeout_s=plan.cluster.hang_timeout_s)
+        device = torch.device(ray.train.torch.get_device())
+        group = Group(device=device, timeout_s=plan.cluster.hang_timeout_s)
         return train(plan, group, reporter, lambda rows: _open_reader(plan, rows))
+    except Exception as error:
+        path = RunFolder(plan.folder).keep_error(rank, traceback.format_exc())
+        reporter.failed(f"Rank {rank}: {type(error).__name__}: {_first_line(error)} ({path})")
+        raise  # Ray Train starts the workers again
     finally:
         reporter.close()
+
+
+def gave_up(plan: TrainPlan, entered: Entered) -> Verdict:
+    """The verdict on workers that died too often."""
+    first = entered.first_error or "they left no word: killed from outside, or out of memory"
+    return Verdict(
+        status="gave up",
+        kind="error",
+        reason=(
+            f"The workers were started {entered.starts - 1} times with no checkpoint between "
+            f"(cluster.retries = {plan.cluster.retries}). What ended them first: {first}. The same "
+            "command goes on from the newest checkpoint."
+        ),
+    )
 
 
 def _open_reader(plan: TrainPlan, rows: tuple[int, int]) -> ActorReader | None:
@@ -148,26 +94,19 @@ def launch_ray(
         ConfigError: The cluster cannot hold the workers.
     """
     use_gpu = _check_resources(plan)
-    board = BoardActor.remote()
-    folder = RunFolder(plan.folder)
-    fits, idle, reached = 0, 0, ""
+    board: Any = BoardActor.remote()
     with _short_folder() as storage:
-        while True:
-            fits += 1
-            fit = _Fit(plan, board, storage=storage, name=f"fit-{fits}", use_gpu=use_gpu)
+        for number in itertools.count(1):
+            fit = _Fit(plan, board, storage=storage, name=f"fit-{number}", use_gpu=use_gpu)
             verdict = fit.watch(on_news, stop_reason)
             on_news(ray.get(board.drain.remote()))
             if verdict is not None:
                 return verdict
             # Ray Train's controller died; our checkpoints do not depend on it.
-            newest = max((path.name for path in checkpoints(folder.checkpoints)), default="")
-            idle, reached = (idle + 1, reached) if newest == reached else (0, newest)
-            if idle > plan.cluster.retries:
-                return Verdict(
-                    status="gave up",
-                    kind="error",
-                    reason=f"Ray Train ended {idle} times in a row with no checkpoint between.",
-                )
+            entered: Entered = ray.get(board.enter.remote(-1, None))
+            if entered.starts > plan.cluster.retries + 1:
+                return gave_up(plan, entered)
+    raise AssertionError("unreachable")
 
 
 class _Fit:
@@ -208,12 +147,10 @@ class _Fit:
         """Follow the workers to their verdict; None asks for another fit, its controller died."""
         thread = threading.Thread(target=self._fit, name="fit", daemon=True)
         thread.start()
-        asked = ""
         while thread.is_alive():
             thread.join(POLL_S)
-            if (reason := stop_reason()) and reason != asked:
-                asked = reason
-                ray.get(self._board.ask_stop.remote(reason))
+            if reason := stop_reason():
+                ray.get(self._board.ask_stop.remote(reason))  # each time: the board may be new
             news: News = ray.get(self._board.drain.remote())
             on_news(news)
             if news.silent_s > self._plan.cluster.hang_timeout_s:

@@ -1,15 +1,29 @@
-"""A checkpoint as a model to score or generate with: weights only, frozen, no optimizer."""
+"""A trained model to score or generate with: weights only, frozen, no optimizer.
 
-from dataclasses import dataclass, fields
+It comes from a checkpoint, or from a folder of weights, as `longrow export` and `import-weights`
+write them: model.safetensors and model.json; tokenizer.model and origin.json where they are known.
+"""
+
+import json
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from model.config import ModelConfig
+from model.config import ModelConfig, ModelError
 from model.transformer_xl import TransformerXL
+from model.weights import CONFIG, WEIGHTS, save_weights
+from model.weights import load_weights as read_folder
+from pipeline.files import write_whole
+from pipeline.layout import Layout
 from pipeline.store import Store
+from pipeline.tokenizer import Tokenizer
 from trainer.checkpoint import CheckpointError, load_weights, read_state
+from trainer.errors import ConfigError
+
+ORIGIN = "origin.json"
+TOKENIZER = "tokenizer.model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,28 +32,67 @@ class Loaded:
 
     Attributes:
         model: On `device`, in evaluation mode, without gradients.
-        step: Steps it was trained for.
-        plan: The run's plan as the checkpoint holds it, in JSON types.
+        step: Steps it was trained for; 0 where nobody knows.
+        layout: Rows and segment of its training, or the usual ones.
+        seed: Of its run.
+        store: Where its documents are; empty where nobody knows.
+        store_fingerprint: What that store must have; empty takes any.
+        tokenizer_sha256: What the store's tokenizer must have; empty takes any.
+        tokenizer_file: Its tokenizer, where it does not come from the store.
     """
 
     model: TransformerXL
     step: int
-    plan: dict[str, Any]
+    layout: Layout
+    seed: int = 0
+    store: str = ""
+    store_fingerprint: str = ""
+    tokenizer_sha256: str = ""
+    tokenizer_file: str = ""
+
+    def with_store(self, store: str) -> "Loaded":
+        """The same model with other documents; they must be of its tokenizer."""
+        return replace(self, store=store, store_fingerprint="", tokenizer_file="")
 
     def open_store(self) -> Store:
-        """The store it was trained on.
+        """The store it was trained on, or was given.
 
         Raises:
+            ConfigError: It has none.
+            ModelError: It is of another tokenizer.
             CheckpointError: Another store lies there now.
             DataError: It cannot be read.
         """
-        store = Store.open(self.plan["store"])
-        if store.fingerprint != self.plan["store_fingerprint"]:
+        if not self.store:
+            raise ConfigError(
+                "These weights do not say what they were trained on: name a store of their "
+                "tokenizer with --store."
+            )
+        store = Store.open(self.store)
+        if self.store_fingerprint and store.fingerprint != self.store_fingerprint:
             raise CheckpointError(
-                f"{self.plan['store']} has fingerprint {store.fingerprint[:12]}, the checkpoint "
-                f"was trained on {self.plan['store_fingerprint'][:12]}: it was rebuilt since."
+                f"{self.store} has fingerprint {store.fingerprint[:12]}, the checkpoint "
+                f"was trained on {self.store_fingerprint[:12]}: it was rebuilt since."
+            )
+        other = self.tokenizer_sha256 and store.manifest.tokenizer != self.tokenizer_sha256
+        if other or store.vocab_size != self.model.config.vocab_size:
+            raise ModelError(
+                f"{self.store} has {store.vocab_size:,} token ids of tokenizer "
+                f"{store.manifest.tokenizer[:12]}, the model {self.model.config.vocab_size:,} of "
+                f"{self.tokenizer_sha256[:12] or 'one it does not name'}: build the store with the "
+                "model's tokenizer."
             )
         return store
+
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer.
+
+        Raises:
+            As `open_store`.
+        """
+        if self.tokenizer_file:
+            return Tokenizer.load(self.tokenizer_file)
+        return self.open_store().tokenizer()
 
 
 def load_model(checkpoint: Path, *, device: torch.device) -> Loaded:
@@ -49,9 +102,10 @@ def load_model(checkpoint: Path, *, device: torch.device) -> Loaded:
         CheckpointError: It does not hold them as its config says.
     """
     state = read_state(checkpoint)
+    plan = state["plan"]
     told: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
-        for key, value in state["plan"]["model"].items()
+        for key, value in plan["model"].items()
     }
     known = {field.name for field in fields(ModelConfig)}
     if unknown := sorted(set(told) - known):
@@ -64,8 +118,52 @@ def load_model(checkpoint: Path, *, device: torch.device) -> Loaded:
     return Loaded(
         model=model.eval().requires_grad_(requires_grad=False),
         step=state["step"],
-        plan=state["plan"],
+        layout=Layout(**plan["layout"]),
+        seed=plan["seed"],
+        **{name: plan[name] for name in ("store", "store_fingerprint", "tokenizer_sha256")},
     )
+
+
+def is_weights_folder(folder: Path) -> bool:
+    """Whether `folder` holds weights by our names, and is no checkpoint."""
+    return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file()
+
+
+def load_folder(folder: Path, *, device: torch.device) -> Loaded:
+    """Load a folder of weights.
+
+    Raises:
+        ModelError: A file is damaged, or of another config.
+    """
+    model = read_folder(folder, device=device).eval().requires_grad_(requires_grad=False)
+    path = folder / ORIGIN
+    origin: dict[str, Any] = (
+        json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"step": 0}
+    )
+    layout = Layout(**origin.pop("layout", {}))
+    tokenizer = folder / TOKENIZER
+    return Loaded(
+        model=model,
+        layout=layout,
+        tokenizer_file=str(tokenizer) if tokenizer.is_file() else "",
+        **origin,
+    )
+
+
+def export_folder(loaded: Loaded, folder: Path) -> None:
+    """Write a folder of weights that `load_folder` reads."""
+    save_weights(loaded.model, folder)
+    origin = {
+        "step": loaded.step,
+        "seed": loaded.seed,
+        "layout": {field.name: getattr(loaded.layout, field.name) for field in fields(Layout)},
+        "store": loaded.store,
+        "store_fingerprint": loaded.store_fingerprint,
+        "tokenizer_sha256": loaded.tokenizer_sha256,
+    }
+    write_whole(str(folder / ORIGIN), (json.dumps(origin, indent=1) + "\n").encode())
+    if loaded.tokenizer_file or loaded.store:
+        write_whole(str(folder / TOKENIZER), loaded.tokenizer().model_bytes)
 
 
 def best_device() -> torch.device:

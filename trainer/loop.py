@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -43,6 +43,7 @@ from trainer.start import (
 )
 from trainer.step import Rows, StepPlan, take_step
 
+T = TypeVar("T")
 OpenReader = Callable[[tuple[int, int]], Reader | None]
 WAIT_S = 0.05
 SKIPS_IN_ROW = 3
@@ -71,7 +72,8 @@ def train(plan: TrainPlan, group: Group, reporter: Reporter, open_reader: OpenRe
         if plan.trainer.deterministic:
             torch.use_deterministic_algorithms(mode=True)
         training = together(
-            group, lambda: restore(plan, group, store, checkpoint=checkpoint, mine=mine)
+            group,
+            lambda: restore(plan, group, store, attempt=attempt, checkpoint=checkpoint, mine=mine),
         )
         rank = _Rank(plan, group, reporter, store, training, attempt, mine, open_reader(mine))
         try:
@@ -119,7 +121,7 @@ class _Rank:
             rows=mine,
             warn=reporter.note,
         )
-        self._ledger = Ledger(group, training.counters, write=self._write, note=reporter.note)
+        self._ledger = Ledger(group, training.counters, write=self._tell, note=reporter.note)
         self._saver = Saver(
             self._folder.checkpoints,
             attempt=attempt.number,
@@ -129,6 +131,7 @@ class _Rank:
             check_lease=lambda: self._folder.check_lease(attempt.number),
         )
         self._numbers = torch.arange(mine[0], mine[1], device=group.device)
+        self._error: str | None = None
         self._steps = StepPlan(
             accumulation=plan.trainer.accumulation,
             clip=plan.optimizer.clip,
@@ -147,8 +150,7 @@ class _Rank:
             if not self._evaluate_if_due():
                 return self._stop()
             if training.step >= plan.trainer.steps:
-                self._saver.wait()
-                self._tell_saved()
+                self._save_and_wait()
                 return Verdict(status="done", step=training.step)
             waited_s = self._client.waited_s
             read = self._await_batch()
@@ -188,29 +190,42 @@ class _Rank:
     def _await_batch(self) -> tuple[Batch, RowsState, int] | None:
         """The next batch, once all ranks have theirs, and their targets together; None to stop."""
         read: tuple[Batch, RowsState] | None = None
-        error: str | None = None
         while True:
-            try:
-                if read is None and self._client.ready():
-                    read = self._client.next()
-            except tuple(REPEATABLE) as found:
-                error = describe(found)
+            if read is None and self._guard(self._client.ready):
+                read = self._guard(self._client.next)
             said = self._group.vote(
                 Vote(
                     stop=bool(self._reporter.stop_reason()),
                     waiting=read is None,
-                    failed=error is not None,
+                    failed=self._error is not None,
                     targets=int((read[0].targets >= 0).sum()) if read else 0,
                 )
             )
             if said.failed:
-                raise DoomedError(*json.loads(self._group.first_error(error) or "[]"))
+                self._raise_together()
             if said.stop:
                 return None
             if read and not said.waiting:
                 return *read, said.targets
             self._reporter.beat()
             time.sleep(WAIT_S)
+
+    def _guard(self, act: Callable[[], T]) -> T | None:
+        """Do `act`; an error that would repeat is kept for the next vote, where all ranks learn it.
+
+        To raise it here would leave the other ranks waiting for this one.
+        """
+        try:
+            return act()
+        except tuple(REPEATABLE) as error:
+            self._error = self._error or describe(error)
+            return None
+
+    def _raise_together(self) -> None:
+        """Raise, on all ranks, the error that the lowest of them keeps; nothing if none does."""
+        first = self._group.first_error(self._error)
+        if first is not None:
+            raise DoomedError(*json.loads(first))
 
     def _tensors(self, batch: Batch) -> Rows:
         """The batch on the device."""
@@ -223,10 +238,9 @@ class _Rank:
 
     def _save_if_due(self) -> None:
         step, plan = self._training.step, self._plan
-        self._tell_saved()
+        self._guard(self._tell_saved)
         if self._ledger.counters.skipped_in_row >= SKIPS_IN_ROW:
-            self._save()
-            self._saver.wait()
+            self._save_and_wait()
             raise DoomedError(
                 "error",
                 f"{SKIPS_IN_ROW} updates in a row were not finite, the last at step {step}. The "
@@ -234,13 +248,22 @@ class _Rank:
                 "optimizer.learning_rate, or look at the documents named above.",
             )
         if step % plan.checkpoint.every == 0 or step == plan.trainer.steps:
-            self._save()
+            self._guard(self._save)
+
+    def _save_and_wait(self) -> None:
+        """Have this step in a committed checkpoint, or the same error on all ranks."""
+        self._guard(self._save)
+        self._guard(self._saver.wait)
+        self._guard(self._tell_saved)
+        self._raise_together()
 
     def _save(self) -> None:
         training = self._training
         if self._saved == training.step:
             return
         self._ledger.flush()
+        if self._group.rank == 0:
+            self._folder.sync_lines()
         state = self._state() if self._group.rank == 0 else None
         self._saver.start(
             take_snapshot(
@@ -275,9 +298,7 @@ class _Rank:
 
     def _stop(self) -> Verdict:
         """Save where we are, and say why we stop."""
-        self._save()
-        self._saver.wait()
-        self._tell_saved()
+        self._save_and_wait()
         return Verdict(
             status="stopped", reason=self._reporter.stop_reason(), step=self._training.step
         )
@@ -290,7 +311,8 @@ class _Rank:
         if not final and (step == 0 or every == 0 or step % every):
             return True
         path = self._folder.evaluations / f"step_{step:08d}.json"
-        known = self._group.from_rank_0("yes" if path.exists() else "no") == "yes"
+        known = self._group.rank == 0 and path.exists() and self._has_evaluation_line()
+        known = self._group.from_rank_0("yes" if known else "no") == "yes"
         if known or not len(self._store.doc_ids("validation")):
             return True
         self._ledger.flush()
@@ -314,7 +336,8 @@ class _Rank:
             scores.append(found)
         if self._group.rank == 0:
             write_scores(path, scores)
-            self._write(evaluation_line(scores, training_memory=plan.model.memory))
+            if not self._has_evaluation_line():
+                self._tell(evaluation_line(scores, training_memory=plan.model.memory))
         self._ledger.restart_clock()
         return True
 
@@ -322,8 +345,19 @@ class _Rank:
         self._reporter.beat()
         return self._group.vote(Vote(stop=bool(self._reporter.stop_reason()))).stop > 0
 
+    def _has_evaluation_line(self) -> bool:
+        step = self._training.step
+        return any(
+            line["kind"] == "evaluation" and line["step"] == step for line in self._folder.lines()
+        )
+
+    def _tell(self, line: dict[str, Any]) -> None:
+        """Rank 0: write a line, unless a later attempt owns the run: then all stop."""
+        self._guard(lambda: self._write(line))
+
     def _write(self, line: dict[str, Any]) -> None:
-        """Rank 0: a line into metrics.jsonl, then to the driver."""
+        """A line into metrics.jsonl, then to the driver."""
+        self._folder.check_lease(self._attempt.number)
         line = line | {"attempt": self._attempt.number}
         with self._folder.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -348,6 +382,11 @@ class _Rank:
             f"{attempt.threads} threads on {self._group.device.type}, {weights:,} weights, "
             f"attention {model.backend}, precision {self._plan.trainer.precision}."
         )
+        if self._training.inexact:
+            self._reporter.note(
+                f"Losses will agree with those before up to the order of float sums, not bit for "
+                f"bit: {self._training.inexact}."
+            )
 
 
 def write_scores(path: Path, scores: list[Scores]) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from trainer.context import ContextPoint, EffectiveContext
 from trainer.evaluation import Scores
 
 MIN_TARGETS = 50  # a mean over fewer says little
-SMOOTH = 0.02  # of the run: half-life of the smoothed loss
+COLORS = ("#1f4e8c", "#c8553d", "#4f8a4a", "#8a6db1", "#777777")
+SMOOTH = 0.01  # of the run: half-life of the smoothed loss
 
 
 def loss_over_steps(lines: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
@@ -42,45 +44,121 @@ def loss_over_steps(lines: Sequence[dict[str, Any]], path: Path, *, title: str) 
 def loss_by_offset(scores: Sequence[Scores], path: Path, *, title: str) -> None:
     """Draw the held-out loss by offset within the document, a line for each memory length.
 
-    Without memory a token sees at most its own segment, and on average half of it: the distance
-    between the lines is what the memory is worth, and it opens where a segment ends.
+    Below it stands what each memory saves against the shortest one. Without memory a token sees at
+    most its own segment, and on average half of it: the saving opens where a segment ends.
 
     Args:
         scores: Evaluations of the same weights with several memory lengths.
         path: The PNG to write.
         title: Above the picture.
     """
-    figure, axes = _frame(title, x="offset within the document (tokens)", y="nats per token")
-    colors = ("#1f4e8c", "#c8553d", "#4f8a4a", "#8a6db1", "#777777")
-    for score, color in zip(scores, colors * (1 + len(scores) // len(colors)), strict=False):
-        buckets = [
-            (bucket, nats / count)
-            for bucket, (nats, count) in enumerate(
-                zip(score.nats_by_offset, score.targets_by_offset, strict=True)
-            )
-            if count >= MIN_TARGETS
-        ]
-        axes.plot(
-            [_middle(bucket) for bucket, _ in buckets],
-            [loss for _, loss in buckets],
-            "o-",
-            color=color,
-            label=f"memory {score.memory}, {score.bits_per_byte:.3f} bits per byte",
-        )
-    axes.set_xscale("symlog", linthresh=1, base=2)
-    if scores:
-        axes.axvline(scores[0].segment, color="#999999", linestyle=":", linewidth=1)
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    _draw_by_offset(upper, lower, scores, title=title)
+    _save(figure, path)
+
+
+def memory_sweep(scores: Sequence[Scores], path: Path, *, title: str) -> None:
+    """Draw what each memory length scores, and beside it `loss_by_offset`.
+
+    Args:
+        scores: Evaluations of the same weights with several memory lengths.
+        path: The PNG to write.
+        title: Above the picture.
+    """
+    figure, axes = _beside_offsets(scores)
+    _dress(axes, title, x="memory (states a layer)", y="bits per byte, held-out documents")
+    ordered = sorted(scores, key=lambda score: score.memory)
+    x, y = [score.memory for score in ordered], [score.bits_per_byte for score in ordered]
+    axes.plot(x, y, "o-", color=COLORS[0])
+    for memory, bits in zip(x, y, strict=True):
         axes.annotate(
-            f"one segment, {scores[0].segment} tokens",
-            (scores[0].segment, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(4, -12),
-            textcoords="offset points",
-            fontsize=8,
-            color="#666666",
+            f"{bits:.3f}", (memory, bits), xytext=(4, 5), textcoords="offset points", fontsize=8
         )
+    axes.margins(x=0.12, y=0.15)
+    _save(figure, path)
+
+
+def loss_by_context(
+    points: Sequence[ContextPoint],
+    effective: Sequence[EffectiveContext],
+    scores: Sequence[Scores],
+    path: Path,
+    *,
+    title: str,
+) -> None:
+    """Draw the loss of the same targets by their true context, and beside it `loss_by_offset`.
+
+    The band is the standard error of the difference to the longest context.
+
+    Args:
+        points: For each context length its loss.
+        effective: Effective context lengths, drawn as vertical lines.
+        scores: Evaluations of the same weights.
+        path: The PNG to write.
+        title: Above the picture.
+    """
+    figure, axes = _beside_offsets(scores)
+    _dress(axes, title, x="tokens of context before the scored block", y="nats per token")
+    x, y = [point.context for point in points], [point.loss for point in points]
+    axes.plot(x, y, "o-", color=COLORS[0], markersize=4)
+    low = [point.loss - point.error for point in points]
+    high = [point.loss + point.error for point in points]
+    axes.fill_between(x, low, high, color=COLORS[0], alpha=0.15, linewidth=0)
+    for one, color, style in zip(effective, COLORS[1:], ("--", "-.", ":"), strict=False):
+        sign = "at least " if one.at_least else ""
+        label = f"effective, r = {one.ratio:g}: {sign}{one.length}"
+        axes.axvline(one.length, color=color, linestyle=style, linewidth=1.4, label=label)
     axes.legend(frameon=False)
     _save(figure, path)
+
+
+def _beside_offsets(scores: Sequence[Scores]) -> tuple[Figure, Axes]:
+    """A picture with `loss_by_offset` in its right half, and the axes of its left half."""
+    figure = Figure(figsize=(13, 6), layout="constrained")
+    grid = figure.add_gridspec(2, 2, height_ratios=(2, 1))
+    upper = figure.add_subplot(grid[0, 1])
+    lower = figure.add_subplot(grid[1, 1], sharex=upper)
+    _draw_by_offset(upper, lower, scores, title="by offset within the document")
+    return figure, figure.add_subplot(grid[:, 0])
+
+
+def _draw_by_offset(upper: Axes, lower: Axes, scores: Sequence[Scores], *, title: str) -> None:
+    _dress(upper, title, x="", y="nats per token")
+    _dress(lower, "", x="offset within the document (tokens)", y="nats saved")
+    shortest = min(scores, key=lambda score: score.memory)
+    base = _by_bucket(shortest)
+    for score, color in zip(scores, COLORS * (1 + len(scores) // len(COLORS)), strict=False):
+        label = f"memory {score.memory}, {score.bits_per_byte:.3f} bits per byte"
+        mine = _by_bucket(score)
+        x = [_middle(bucket) for bucket in mine]
+        upper.plot(x, list(mine.values()), "o-", color=color, label=label)
+        if score is not shortest:
+            lower.plot(x, [base[bucket] - mine[bucket] for bucket in mine], "o-", color=color)
+    for axes in (upper, lower):
+        axes.axvline(shortest.segment, color="#999999", linestyle=":", linewidth=1)
+    lower.axhline(0, color="#999999", linewidth=0.8)
+    lower.annotate(
+        f"one segment, {shortest.segment} tokens",
+        (shortest.segment, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(-6, -12),
+        textcoords="offset points",
+        horizontalalignment="right",
+        fontsize=8,
+        color="#666666",
+    )
+    lower.set_xscale("symlog", linthresh=1, base=2)
+    lower.set_xlim(left=-0.5)
+    upper.legend(frameon=False)
+
+
+def _by_bucket(score: Scores) -> dict[int, float]:
+    """Mean loss of each bucket that holds enough targets."""
+    pairs = zip(score.nats_by_offset, score.targets_by_offset, strict=True)
+    return {
+        bucket: nats / count for bucket, (nats, count) in enumerate(pairs) if count >= MIN_TARGETS
+    }
 
 
 def _middle(bucket: int) -> float:
@@ -100,12 +178,16 @@ def _smooth(values: Sequence[float]) -> list[float]:
 def _frame(title: str, *, x: str, y: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(8, 4.5), layout="constrained")  # no pyplot: nothing global, no window
     axes = figure.subplots()
+    _dress(axes, title, x=x, y=y)
+    return figure, axes
+
+
+def _dress(axes: Axes, title: str, *, x: str, y: str) -> None:
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#eeeeee")
-    return figure, axes
 
 
 def _save(figure: Figure, path: Path) -> None:

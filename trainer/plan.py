@@ -80,3 +80,19 @@ def check_identity(saved: dict[str, Any], wanted: dict[str, Any], *, where: str)
             f"{where} belongs to another run: {'; '.join(differ)}. Set these back, or give the run "
             "another name to start anew."
         )
+
+
+def changes(saved: dict[str, Any], plan: TrainPlan) -> dict[str, str]:
+    """Settings that differ from those a checkpoint was written with and may: "old -> new" by key.
+
+    Args:
+        saved: The plan as the checkpoint holds it, in JSON types.
+        plan: The plan of the resume.
+    """
+    now = json.loads(json.dumps(asdict(plan)))
+    return {
+        f"{section}.{key}": f"{saved[section].get(key)} -> {value}"
+        for section in ("model", "trainer", "optimizer", "evaluate", "checkpoint", "cluster")
+        for key, value in now[section].items()
+        if saved[section].get(key) != value
+    }

@@ -115,11 +115,11 @@ class RunFolder:
         Raises:
             ConfigError: A later attempt owns the run.
         """
-        newest = self.next_attempt() - 1
-        if newest != number:
+        # Numbers are taken in order: one look suffices, cheap enough for every step.
+        if (self._attempts / f"{number + 1:04d}.json").exists():
             raise ConfigError(
-                f"Attempt {number} of the run in {self.path} was overtaken by attempt {newest}: "
-                "nothing more is written by this one."
+                f"Attempt {number} of the run in {self.path} was overtaken by a later one, of "
+                "another process: nothing more is written by this one. One run has one writer."
             )
 
     def lines(self) -> Iterator[dict[str, Any]]:
@@ -131,6 +131,18 @@ class RunFolder:
                 if line.endswith("\n"):
                     yield json.loads(line)
 
+    def sync_lines(self) -> None:
+        """See that the lines so far are on the disk, as the checkpoint after them will be."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            os.fsync(file.fileno())
+
+    def keep_error(self, rank: int, text: str) -> Path:
+        """Keep the traceback of a worker that fails; returns where."""
+        path = self.path / "errors" / f"attempt-{self.next_attempt() - 1:04d}-rank-{rank}.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
     def cut(self, step: int) -> None:
         """Drop lines and evaluations past `step`: lost with the workers, they will come again."""
         kept = [json.dumps(line) + "\n" for line in self.lines() if line["step"] <= step]
@@ -138,16 +150,3 @@ class RunFolder:
         for path in self.evaluations.glob("step_*.json"):
             if path.name > f"step_{step:08d}.json":
                 path.unlink()
-
-
-def retries_used(attempts: list[Attempt], *, launch: str, start_step: int) -> int:
-    """How many attempts of this launch, up to now, began at the step where the next would begin.
-
-    Progress refills the budget: an attempt that committed a checkpoint moves `start_step`.
-    """
-    used = 0
-    for attempt in reversed(attempts):
-        if attempt.launch != launch or attempt.start_step != start_step:
-            break
-        used += 1
-    return used

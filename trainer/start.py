@@ -33,19 +33,14 @@ from trainer.errors import ConfigError
 from trainer.group import Group
 from trainer.optimizer import make_optimizer
 from trainer.plan import TrainPlan, check_identity
-from trainer.run_folder import Attempt, RunFolder, retries_used
+from trainer.run_folder import Attempt, RunFolder
 from trainer.step import Objective, Rows, StepPlan, backward
 
 T = TypeVar("T")
 
 
-class GaveUpError(RuntimeError):
-    """The workers died too often in a row."""
-
-
 # Errors that the next attempt would meet again, and the kind that decides the exit code.
 REPEATABLE: dict[type[Exception], str] = {
-    GaveUpError: "error",
     DataError: "data",
     ConfigError: "config",
     ModelError: "config",
@@ -112,6 +107,7 @@ class Training:
     memory: Memory
     rows: RowsState
     counters: Counters
+    inexact: str = ""  # why this attempt will not repeat every bit, if it will not
 
 
 def open_store(plan: TrainPlan) -> Store:
@@ -136,7 +132,7 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
     Rank 0 decides and tells the others.
 
     Raises:
-        DoomedError: The run folder is not shared, or the retries are used up.
+        DoomedError: The run folder is not shared, or another process takes it at this moment.
     """
     folder = RunFolder(plan.folder)
     threads = plan.trainer.threads or max(1, len(os.sched_getaffinity(0)) // group.world_size)
@@ -152,13 +148,6 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
         for fault in passed:
             reporter.note(f"A checkpoint was passed over and left in place: {fault}.")
         start_step = step_of(checkpoint) if checkpoint else 0
-        used = retries_used(folder.attempts(), launch=launch, start_step=start_step)
-        if used > plan.cluster.retries:
-            raise GaveUpError(
-                f"The workers died {used} times in a row at or after step {start_step} with no "
-                f"checkpoint between (cluster.retries = {plan.cluster.retries}). See the first "
-                "error above; the same command goes on from there."
-            )
         attempt = Attempt(
             number=folder.next_attempt(),
             launch=launch,
@@ -190,7 +179,13 @@ def _check_shared(folder: RunFolder, launch: str, world_size: int) -> None:
 
 
 def restore(
-    plan: TrainPlan, group: Group, store: Store, *, checkpoint: Path | None, mine: tuple[int, int]
+    plan: TrainPlan,
+    group: Group,
+    store: Store,
+    *,
+    attempt: Attempt,
+    checkpoint: Path | None,
+    mine: tuple[int, int],
 ) -> Training:
     """Bring this rank to where `checkpoint` was taken, or to step 0.
 
@@ -202,6 +197,7 @@ def restore(
     model = TransformerXL(plan.model, seed=plan.seed).to(group.device)  # the same on every rank
     optimizer = make_optimizer(model, plan.optimizer)
     server = RowServer(store, plan.layout)
+    inexact = ""
     if checkpoint is None:
         memory = empty_memory(model.config, mine[1] - mine[0], device=group.device)
         rows, counters = server.initial_state(), Counters()
@@ -213,14 +209,20 @@ def restore(
         memory = load_memory(checkpoint, mine, group.device).resized(plan.model.memory)
         rows, counters = RowsState.from_json(saved["rows"]), Counters(**saved["counters"])
         _check_next_batch(server, rows, saved, checkpoint)
+        inexact = "; ".join(
+            f"{name} was {saved[name]} and is {now}"
+            for name, now in (("world_size", attempt.world_size), ("threads", attempt.threads))
+            if saved[name] != now
+        )
     return Training(
         step=rows.step,
         model=model,
-        objective=wrap(model, group),
+        objective=wrap(model, group, z_loss=plan.trainer.z_loss),
         optimizer=optimizer,
         memory=memory,
         rows=rows,
         counters=counters,
+        inexact=inexact,
     )
 
 
@@ -236,9 +238,9 @@ def _check_next_batch(
         )
 
 
-def wrap(model: TransformerXL, group: Group) -> nn.Module:
+def wrap(model: TransformerXL, group: Group, *, z_loss: float = 0.0) -> nn.Module:
     """The objective of `model`, behind DDP when there are several ranks."""
-    objective = Objective(model)
+    objective = Objective(model, z_loss=z_loss)
     if group.world_size == 1:
         return objective
     # Never copy rank 0's buffers over the others': torch renamed the switch in 2.13.

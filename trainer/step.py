@@ -67,15 +67,18 @@ class StepResult:
 class Objective(nn.Module):
     """The model and its loss in one forward, so that DDP sees every weight used."""
 
-    def __init__(self, model: TransformerXL) -> None:
+    def __init__(self, model: TransformerXL, *, z_loss: float = 0.0) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.z_loss = model, z_loss
 
-    def forward(self, rows: Rows, memory: Memory, noise: Noise | None) -> tuple[Tensor, Memory]:
-        """Summed loss of `rows`, () float64, and the memory after them."""
+    def forward(
+        self, rows: Rows, memory: Memory, noise: Noise | None
+    ) -> tuple[Tensor, Tensor, Memory]:
+        """Summed loss of `rows`, () float64, how much of it is z-loss, and the memory after."""
         hidden, after = self.model(rows.tokens, rows.offset, memory, noise)
-        total, _ = loss_sum(self.model.nll(hidden, rows.targets), rows.targets)
-        return total, after
+        losses, penalties = self.model.penalized(hidden, rows.targets, z_loss=self.z_loss)
+        total, _ = loss_sum(losses, rows.targets)
+        return total, penalties.detach().sum(dtype=torch.float64), after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,7 @@ def backward(
     changes nothing but the order of float sums.
 
     Returns:
-        This rank's summed loss, () float64, and the memory after the segment.
+        This rank's summed loss without the z-loss, () float64, and the memory after the segment.
     """
     total = torch.zeros((), dtype=torch.float64, device=rows.tokens.device)
     after: list[Memory] = []
@@ -115,9 +118,9 @@ def backward(
         last = high == len(rows.tokens)
         with _reduce_when(objective, last=last):
             with _precision(plan, rows.tokens.device):
-                loss, remembered = objective(piece, memory.rows(low, high), noise)
+                loss, penalty, remembered = objective(piece, memory.rows(low, high), noise)
             (loss * (plan.world_size / targets)).backward()
-        total += loss.detach()
+        total += loss.detach() - penalty
         after.append(remembered)
     return total, join(after)
 

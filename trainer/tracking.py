@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -280,3 +280,41 @@ def _begin(client: MlflowClient, run: TrackedRun) -> str:
     params = [Param(key, value[:PARAM_CHARS]) for key, value in run.params.items()]
     client.log_batch(run_id, params=params)
     return run_id
+
+
+def add_to_run(
+    uri: str,
+    run_id: str,
+    *,
+    files: Iterable[Path],
+    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> None:
+    """Add pictures and tables to a run that exists; its status and metrics stay as they are.
+
+    A table that is there already is left alone, for MLflow would append to it.
+
+    Args:
+        uri: MLflow's tracking address.
+        run_id: The run.
+        files: Pictures.
+        tables: Rows by the name of the artifact.
+
+    Raises:
+        ConfigError: MLflow cannot be reached there, or does not know the run.
+    """
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        for file in files:
+            client.log_artifact(run_id, str(file), "pictures")
+        for name, rows in tables.items():
+            there = {found.path for found in client.list_artifacts(run_id, str(Path(name).parent))}
+            if name not in there:
+                columns = {key: [row[key] for row in rows] for key in rows[0]}
+                client.log_table(run_id, columns, name)
+    except (MlflowException, OSError) as error:
+        raise ConfigError(
+            f"MLflow at {uri} did not take it ({str(error).splitlines()[0][:160]}). Start its "
+            "server and evaluate again; the run's folder has everything all the same."
+        ) from error

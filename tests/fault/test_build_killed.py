@@ -123,7 +123,7 @@ def test_a_driver_killed_again_and_again_ends_with_the_store_of_one_that_was_not
     halves = 0
     while reached[-1] < NUM_TASKS - 40:
         child = subprocess.Popen(script(corpus, "driver"), cwd=ROOT)
-        goal = reached[-1] + int(draw.integers(5, 40))
+        goal = reached[-1] + int(draw.integers(1, 12))
         assert wait_for(lambda: num_records(out) >= goal or child.poll() is not None)  # noqa: B023
         time.sleep(draw.random() * 0.02)
         child.send_signal(signal.SIGKILL)

@@ -46,6 +46,7 @@ every = 20
 uri = "{uri}"
 [cluster]
 workers = 2
+retries = 1
 launcher = "{launcher}"
 """
 
@@ -258,4 +259,29 @@ def test_sigterm_stops_with_a_checkpoint_and_its_own_code(box: Box) -> None:
     assert run.returncode == 143, errors
     last = box.steps()[-1][0]
     assert f"step_{last:08d}" in max(box.folder.checkpoints.iterdir()).name
+    assert box.left_over() == ({}, [], [])
+
+
+def test_workers_that_fail_each_time_are_given_up_with_what_failed_first(box: Box) -> None:
+    box.folder.create()
+    for attempt in range(1, 6):  # where the save at step 20 wants to make a folder
+        (box.folder.checkpoints / f"step_00000020-a{attempt:04d}.part").write_text("")
+    run = subprocess.run(
+        box.command(),
+        cwd=ROOT,
+        env=box.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert run.returncode == 1, run.stderr
+    assert len(box.folder.attempts()) == 2
+    assert "Traceback" not in run.stderr
+    last = run.stderr.strip().splitlines()[-1]
+    assert "started 2 times with no checkpoint between (cluster.retries = 1)" in last
+    kept = sorted((box.folder.path / "errors").iterdir())
+    assert "FileExistsError" in last
+    (named,) = (path for path in kept if path.name in last)
+    assert "step_00000020-a0001.part" in named.read_text()
     assert box.left_over() == ({}, [], [])

@@ -127,7 +127,9 @@ def test_a_run_is_evaluated_and_read_on_and_shown(
     scores = json.loads(capsys.readouterr().out.splitlines()[-1])["scores"]
     assert [score["memory"] for score in scores] == [0, 4]
     assert scores[0]["targets"] == scores[1]["targets"] > 0
-    assert (box / "runs" / "run" / "loss_by_offset_by_memory.png").stat().st_size > 5_000
+    assert (
+        box / "runs" / "run" / "evaluations" / "memory_step_00000002_L8.png"
+    ).stat().st_size > 5_000
     words = ("generate", "run", "--prompt", "row ", "--tokens", "9", "--json")
     assert code_of(*words) == 0
     first = capsys.readouterr().out

@@ -231,6 +231,37 @@ def test_a_changed_next_batch_is_caught_before_the_first_step(plan: TrainPlan) -
     assert (verdict.status, verdict.kind) == ("failed", "data")
 
 
+def test_an_evaluation_whose_line_was_lost_is_told_again(plan: TrainPlan) -> None:
+    train_here(plan)
+    whole = numbers(plan.folder)
+    folder = RunFolder(plan.folder)
+    lines = folder.metrics.read_text().splitlines(keepends=True)
+    assert "evaluation" in lines[-1]
+    folder.metrics.write_text("".join(lines[:-1]))  # died between the scores and their line
+    assert train_here(plan).status == "done"
+    assert numbers(plan.folder) == whole
+
+
+def test_an_attempt_that_another_process_overtakes_stops_and_writes_no_more(
+    plan: TrainPlan,
+) -> None:
+    folder = RunFolder(plan.folder)
+
+    class Overtaken(StopAfter):
+        def line(self, values: dict[str, Any]) -> None:
+            super().line(values)
+            if values["step"] == 3:
+                folder.begin(replace(folder.attempts()[-1], number=2))
+
+    folder.create()
+    group = Group(device=torch.device("cpu"))
+    verdict = train(plan, group, Overtaken(None), lambda _rows: None)
+    assert (verdict.status, verdict.kind) == ("failed", "config")
+    assert "overtaken by a later one" in verdict.reason
+    assert [step for step, _ in losses(plan.folder)] == [1, 2, 3]
+    assert list(folder.checkpoints.iterdir()) == []
+
+
 def _rewrite(checkpoint: Path, name: str, data: bytes) -> None:
     """Change a file and the manifest with it, as no crash but only a person could."""
     import hashlib

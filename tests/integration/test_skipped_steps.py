@@ -64,9 +64,12 @@ class Poison:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
         real = Objective.forward
 
-        def forward(objective: Objective, rows: Any, memory: Any, noise: Any) -> tuple[Tensor, Any]:
-            loss, after = real(objective, rows, memory, noise)
-            return (loss * float("nan") if noise.step + 1 in steps else loss), after
+        def forward(
+            objective: Objective, rows: Any, memory: Any, noise: Any
+        ) -> tuple[Tensor, Tensor, Any]:
+            loss, penalty, after = real(objective, rows, memory, noise)
+            poisoned = loss * float("nan") if noise.step + 1 in steps else loss
+            return poisoned, penalty, after
 
         monkeypatch.setattr(Objective, "forward", forward)
 

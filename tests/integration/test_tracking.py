@@ -111,6 +111,7 @@ def test_datasets_texts_tables_files_and_checkpoints_are_there(uri: str, tmp_pat
     assert run.info.status == "FAILED"
     names = {file.path for file in client.list_artifacts(tracker.run_id)}
     assert names == {"config.toml", "tokenizer.model", "pictures", "samples"}
+    assert run.inputs is not None
     (dataset,) = run.inputs.dataset_inputs
     assert (dataset.dataset.name, dataset.dataset.digest) == ("store", "d" * 36)
     assert [(tag.key, tag.value) for tag in dataset.tags] == [("mlflow.data.context", "train")]

@@ -1,5 +1,7 @@
 """An evaluation scores every target once, by the model's own numbers, and changes nothing."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from model.config import ModelConfig
 from model.memory import empty_memory
 from model.transformer_xl import TransformerXL
 from pipeline.store import Store
-from trainer.evaluation import NUM_BUCKETS, Scores, bucket_of_offset, evaluate
+from trainer import evaluation
+from trainer.evaluation import NUM_BUCKETS, Scores, bucket_of_offset, evaluate, reader
 from trainer.group import Group
 
 CPU = torch.device("cpu")
@@ -81,6 +84,37 @@ def test_with_memory_enough_it_is_the_loss_of_whole_documents(
     num_bytes, _, _ = store.sizes(store.doc_ids("validation"))
     assert found.num_bytes == num_bytes.sum()
     assert Scores.from_json(found.to_json()) == found
+
+
+@settings(max_examples=10)
+@given(
+    rows=st.integers(1, 9),
+    segment=st.integers(1, 40),
+    memory=st.integers(0, 60),
+    clamp=st.sampled_from([0, 7]),
+    same_length=st.booleans(),
+)
+def test_kept_keys_and_values_score_as_kept_hidden_states_do(
+    model: TransformerXL,
+    store: Store,
+    rows: int,
+    segment: int,
+    memory: int,
+    clamp: int,
+    same_length: bool,
+) -> None:
+    was = model.config
+    model.config = replace(was, clamp_len=clamp, same_length=same_length and memory > 0)
+    try:
+        found = score(model, store, rows=rows, segment=segment, memory=memory)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(evaluation, "reader", partial(reader, by_states=True))
+            wanted = score(model, store, rows=rows, segment=segment, memory=memory)
+    finally:
+        model.config = was
+    assert found.targets_by_offset == wanted.targets_by_offset
+    assert found.nats_by_offset == pytest.approx(wanted.nats_by_offset, rel=1e-5)
+    assert found.clamp == clamp
 
 
 def test_it_leaves_the_model_as_it_was(model: TransformerXL, store: Store) -> None:

@@ -1,5 +1,6 @@
 """Losses and probabilities: chunked equals plain, adaptive is a distribution, -100 is nothing."""
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from unittest import mock
@@ -14,6 +15,7 @@ from torch import Tensor
 from model import cross_entropy
 from model.cross_entropy import linear_cross_entropy
 from model.loss import loss_sum
+from model.transformer_xl import TransformerXL
 from tests.models import V, same, small_model
 
 HEADS: list[dict[str, Any]] = [
@@ -59,6 +61,49 @@ def test_chunked_cross_entropy_is_the_plain_one_in_value_and_gradient(
     same(found, plain)
     for one, other in zip(gradients, wanted, strict=True):
         same(one, other)
+
+
+@given(which=heads, data=st.data(), z_loss=st.sampled_from([0.0, 1e-4, 0.3]), even=st.booleans())
+def test_the_z_loss_is_the_plain_one_in_value_and_gradient_in_any_chunks(
+    which: int, data: st.DataObject, z_loss: float, even: bool
+) -> None:
+    model = MODELS[which]
+    T, chunk = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 200))
+    hidden = drawn(data, 1, T, model.config.width).requires_grad_()
+    targets = data.draw(targets_of(T)).view(1, T)
+    inputs = [hidden, *model.softmax.parameters(), *model.embedding.parameters()]
+    weights = torch.full((1, T), 0.3).double() if even else drawn(data, 1, T)
+    wanted_penalty = z_loss * log_totals_squared(model, hidden, targets)
+    nll = model.nll(hidden, targets)
+    with mock.patch.object(cross_entropy, "_CHUNK_LOGITS", {"cpu": chunk}):
+        found, penalty = model.penalized(hidden, targets, z_loss=z_loss)
+    assert not penalty.requires_grad
+    same(penalty, wanted_penalty.detach())
+    same(found, nll + wanted_penalty)
+    grads = [
+        torch.autograd.grad((loss * weights).sum(), inputs, materialize_grads=True)
+        for loss in (found, nll + wanted_penalty)
+    ]
+    for one, other in zip(*grads, strict=True):
+        same(one, other)
+
+
+def log_totals_squared(model: TransformerXL, hidden: Tensor, targets: Tensor) -> Tensor:
+    """The squared log Z of the head, and of the cluster of a rare target; (B, L)."""
+    softmax, edges = model.softmax, model.config.cluster_edges
+
+    def log_total(cluster: int) -> Tensor:
+        weight, bias = (softmax._head if cluster == 0 else partial(softmax._cluster, cluster))(
+            model.embedding
+        )
+        projected = softmax._projected(hidden, cluster, model.embedding)
+        return F.linear(projected, weight, bias).logsumexp(dim=-1)
+
+    total = log_total(0).square() * (targets >= 0)
+    for cluster in range(1, len(edges) - 1):
+        inside = (targets >= edges[cluster]) & (targets < edges[cluster + 1])
+        total = total + log_total(cluster).square() * inside
+    return total
 
 
 @given(which=heads, data=st.data())

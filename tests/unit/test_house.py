@@ -17,6 +17,7 @@ OWNERS = {
     "ray": {
         "pipeline/build_actor.py",
         "pipeline/server_actor.py",
+        "trainer/board_actor.py",
         "trainer/launch_ray.py",
         "jobs/cluster.py",
     },

@@ -1,0 +1,141 @@
+"""`longrow evaluate --context`: how many tokens of context the model uses, as a table."""
+
+from typing import Any
+
+import click
+
+from jobs.entry import Outcome
+from jobs.evaluate import score, settings_of
+from jobs.find import Found
+from jobs.keep import keep
+from jobs.progress import Progress
+from pipeline.errors import DataError
+from pipeline.store import Store
+from trainer.context import (
+    Block,
+    Measure,
+    choose_blocks,
+    context_points,
+    effective_context,
+    losses_by_context,
+)
+from trainer.pictures import loss_by_context
+
+RATIOS = (0.1, 0.5, 1.0)  # of the paper
+STEPS = 16  # of context, where no lengths are given
+FEW = 32  # blocks; with fewer, shorter contexts are measured
+
+
+def measure_context(
+    found: Found, store: Store, *, memory: tuple[int, ...], options: dict[str, Any]
+) -> Outcome:
+    """Measure, print, draw and keep.
+
+    Args:
+        found: The model.
+        store: Its held-out documents.
+        memory: One length at most; none takes the model's.
+        options: `contexts`, `blocks` and `block` of the command.
+
+    Raises:
+        click.UsageError: Several memory lengths, or one context length.
+        DataError: No held-out document is long enough.
+    """
+    if len(memory) > 1:
+        raise click.UsageError("--context takes one --memory length at a time.")
+    given = tuple(sorted(options["contexts"]))
+    if len(given) == 1:
+        raise click.UsageError("--contexts needs two lengths or more, like 0,64,128.")
+    loaded = found.loaded
+    kept_states = memory[0] if memory else loaded.model.config.memory
+    size, most = options["block"], options["blocks"]
+    reach = 4 * max(kept_states, loaded.layout.segment)
+    contexts, blocks = (
+        (given, choose_blocks(store, least=given[-1], size=size, most=most))
+        if given
+        else _usual(store, longest=reach, size=size, most=most)
+    )
+    if not blocks:
+        longest = int(store.num_tokens("validation").max()) + 1
+        raise DataError(
+            f"The longest held-out document has {longest:,} inputs; {contexts[-1]:,} tokens of "
+            f"context and a block of {size} after them were wanted. Give shorter --contexts, or a "
+            "smaller --block."
+        )
+    measure = Measure(
+        contexts=contexts, size=size, segment=loaded.layout.segment, memory=kept_states, rows=32
+    )
+    with Progress("contexts", unit="tokens") as progress:
+        losses = losses_by_context(loaded.model, store, blocks, measure, tell=progress.show)
+    points = context_points(losses, contexts)
+    effective = [effective_context(losses, contexts, ratio=ratio) for ratio in RATIOS]
+    rows = [
+        {"context": point.context, "nats/token": point.loss, "error": point.error}
+        | {
+            f"gain_r{one.ratio:g}": one.gains[number] if number < len(one.gains) else float("nan")
+            for one in effective
+        }
+        for number, point in enumerate(points)
+    ]
+    scores = score(found, store, (kept_states,) if memory else ())
+    click.echo(
+        f"{found.name}: the same {losses[0].numel():,} targets for every context, "
+        f"{len(blocks):,} blocks of {len({block.doc_id for block in blocks}):,} held-out "
+        f"documents; memory {kept_states}, segment {measure.segment}"
+    )
+    click.echo(_table(rows))
+    for one in effective:
+        sign = "at least " if one.at_least else ""
+        click.echo(f"effective context, r = {one.ratio:g}: {sign}{one.length:,} tokens")
+    facts = settings_of(found, store) | {
+        "memory": kept_states,
+        "block": size,
+        "blocks": len(blocks),
+        "targets": losses[0].numel(),
+        "contexts": [_finite(row) for row in rows],
+        "effective_context": [one.to_json() for one in effective],
+        "scores": [one.to_json() for one in scores],
+    }
+    title = f"{found.name}: by true context, memory {kept_states}"
+    kept = keep(
+        found,
+        f"context_step_{loaded.step:08d}_M{kept_states}",
+        facts=facts,
+        rows=[_finite(row) for row in rows],
+        draw=lambda path: loss_by_context(points, effective, scores, path, title=title),
+    )
+    click.echo("\n".join(f"written: {path}" for path in kept))
+    return Outcome(facts=facts | {"files": [str(path) for path in kept]})
+
+
+def _usual(
+    store: Store, *, longest: int, size: int, most: int
+) -> tuple[tuple[int, ...], list[Block]]:
+    """Even steps up to `longest`, or to what enough documents have."""
+    while True:
+        step = max(1, longest // STEPS)
+        contexts = tuple(range(0, longest + 1, step))
+        blocks = choose_blocks(store, least=contexts[-1], size=size, most=most)
+        if len(blocks) >= min(FEW, most) or longest <= 2:
+            return contexts, blocks
+        longest = longest * 3 // 4
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    lines = ["  ".join(f"{name:>10}" for name in rows[0])]
+    for row in rows:
+        cells = (
+            f"{'':>10}"
+            if value != value
+            else f"{value:>10,}"
+            if isinstance(value, int)
+            else f"{value:>10.4f}"
+            for value in row.values()
+        )
+        lines.append("  ".join(cells))
+    return "\n".join(lines)
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """Without what is no number: JSON has no NaN."""
+    return {name: None if value != value else value for name, value in row.items()}

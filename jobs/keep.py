@@ -1,0 +1,69 @@
+"""Where the numbers of an evaluation stay: JSON and a picture in the run's folder, and MLflow."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jobs.find import Found
+from jobs.track import OFF
+from pipeline.files import write_whole
+from trainer.errors import ConfigError
+
+
+def keep(
+    found: Found,
+    name: str,
+    *,
+    facts: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    draw: Callable[[Path], None],
+) -> list[Path]:
+    """Write an evaluation down.
+
+    Args:
+        found: Whose it is.
+        name: Of its files; not `step_...`, which are the training's own evaluations.
+        facts: All of it, the settings too.
+        rows: The table, for MLflow.
+        draw: Draws its picture into a file.
+
+    Returns:
+        The JSON and the picture.
+    """
+    place = evaluations_of(found)
+    place.mkdir(exist_ok=True)
+    told, picture = place / f"{name}.json", place / f"{name}.png"
+    draw(picture)
+    text = json.dumps(facts, indent=1) + "\n"
+    write_whole(str(told), text.encode())
+    _record(found, name, rows=rows, picture=picture)
+    return [told, picture]
+
+
+def evaluations_of(found: Found) -> Path:
+    """Where the evaluations of a model lie: in its run, in its folder, or beside the checkpoint."""
+    if found.folder is not None:
+        return found.folder.evaluations
+    place = found.path if (found.path / "model.json").is_file() else found.path.parent
+    return place / "evaluations"
+
+
+def _record(found: Found, name: str, *, rows: Sequence[Mapping[str, Any]], picture: Path) -> None:
+    """Add it to the run's record in MLflow, where it has one and tracking is not off."""
+    folder = found.folder
+    known = folder.read_json("mlflow.json") if folder else None
+    config = (folder.read_json("config.json") if folder else None) or {}
+    if not known or config.get("tracking", {}).get("uri") == OFF:
+        return
+    from trainer.tracking import add_to_run
+
+    digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:8]
+    tables = {f"evaluations/{name}-{digest}.json": rows}
+    try:
+        add_to_run(known["uri"], known["run_id"], files=[picture], tables=tables)
+    except ConfigError as error:
+        click.echo(f"longrow: {error}", err=True)
