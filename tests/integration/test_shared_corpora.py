@@ -14,7 +14,8 @@ from pipeline.settings import BuildSettings
 from pipeline.store import Store
 from pipeline.tokenizer import train_tokenizer
 
-HERE = Path(os.environ.get("LONGROW_CORPORA", "/work/shared/corpora"))
+ROOT = Path(__file__).parents[2]
+HERE = Path(os.environ.get("LONGROW_CORPORA", ROOT.parent / "shared" / "corpora"))
 
 
 def wanted() -> list[tuple[str, str]]:
@@ -43,7 +44,7 @@ def wanted() -> list[tuple[str, str]]:
     return found + [("wiki.valid.tokens", article) for article in articles]
 
 
-@pytest.mark.skipif(not HERE.is_dir(), reason=f"the shared corpora are not at {HERE}")
+@pytest.mark.skipif(not HERE.is_dir(), reason=f"no corpora at {HERE}; LONGROW_CORPORA names them")
 @pytest.mark.parametrize("task_bytes", [32 << 20, 100_000])
 def test_seven_forms_at_once_give_every_document_byte_for_byte(
     tmp_path: Path, task_bytes: int
