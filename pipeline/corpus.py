@@ -197,7 +197,8 @@ def plan_tasks(
     if not used:
         raise DataError(
             f"No file of a corpus in {', '.join(inputs)}: {len(files)} files there, none of them "
-            "called .jsonl, .parquet, .txt or the like. Name the files themselves to take them all."
+            "called .jsonl, .parquet, .txt or the like (a .json, .csv or .tsv must have "
+            f"{options.text_key!r}). Name the files themselves to take them all."
         )
     stretches = [extent for file in used.values() for extent in _extents(file, task_bytes, options)]
     groups = _grouped(stretches, task_bytes)

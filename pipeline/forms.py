@@ -46,11 +46,6 @@ _FOREIGN = {  # no text in the shape they have; better refused than read as nois
 }
 
 
-def is_known(name: str) -> bool:
-    """Whether a file met in a folder is taken for a part of the corpus."""
-    return _suffix(name) in _SUFFIXES
-
-
 def form_of(url: str, *, text_key: str, encoding: str = "utf-8") -> tuple[Form, Packing]:
     """Look into a file.
 
@@ -115,16 +110,19 @@ def _form_of_text(url: str, head: bytes, *, whole: bool, text_key: str) -> Form:
 
 
 def is_corpus(url: str, name: str, *, text_key: str, encoding: str = "utf-8") -> bool:
-    """Whether a file met in a folder is taken: by its name, and a .json by its first record too.
+    """Whether a file met in a folder is taken: by its name, and .json, .csv, .tsv by `text_key` too.
 
-    Folders hold many a .json that is no corpus: a manifest, a configuration.
+    Folders hold many of these that are no corpus: a manifest, a list of files.
     """
-    if _suffix(name) != "json":
-        return is_known(name)
+    suffix = _suffix(name)
+    if suffix not in ("json", "csv", "tsv"):
+        return suffix in _SUFFIXES
     with open_binary(url) as file:
         raw = file.read(_HEAD)
     head = _in_utf8(b"".join(_until_damage(raw, packing_of(raw))), encoding)
-    return _looks_like_json(head) and _holds_key(head, text_key)
+    if suffix == "json":
+        return _looks_like_json(head) and _holds_key(head, text_key)
+    return columns_of(head.split(b"\n")[0], text_key=text_key) is not None
 
 
 def columns_of(header: bytes, *, text_key: str) -> tuple[str, list[str]] | None:

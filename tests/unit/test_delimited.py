@@ -7,7 +7,7 @@ import pytest
 from pipeline import reasons
 from pipeline.corpus import Document, Reject
 from pipeline.errors import DataError
-from tests.unit.test_corpus import items_of, texts_of
+from tests.unit.test_corpus import items_of, plan, texts_of
 
 CSV = b'id,text,n\r\nx,"one ""quoted""\r\n\x00 line",1\r\n,two,2\r\n\r\n'
 
@@ -52,3 +52,13 @@ def test_a_csv_file_without_the_column_is_refused_before_the_build(tmp_path: Pat
     ):
         items_of(tmp_path / "a.csv", b"body,n\nx,1\n")
     assert items_of(tmp_path / "a.csv", b"") == []
+
+
+def test_lists_that_are_no_corpus_are_left_out_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(CSV)
+    (tmp_path / "a.json").write_bytes(b'[{"id": 1, "text": "x"}]')
+    for name, data in (("b.tsv", "package\tfile\n"), ("b.json", '{"docs": 3}'), ("c.json", "[1]")):
+        (tmp_path / name).write_text(data)
+    made = plan(tmp_path)
+    assert [e.source for task in made.tasks for e in task.extents] == ["a.csv", "a.json"]
+    assert made.ignored == ("b.json", "b.tsv", "c.json")
