@@ -110,7 +110,7 @@ def _form_of_text(url: str, head: bytes, *, whole: bool, text_key: str) -> Form:
 
 
 def is_corpus(url: str, name: str, *, text_key: str, encoding: str = "utf-8") -> bool:
-    """Whether a file met in a folder is taken: by its name, and .json, .csv, .tsv by `text_key` too.
+    """Whether a file met in a folder is taken: by its name, .json, .csv and .tsv by `text_key` too.
 
     Folders hold many of these that are no corpus: a manifest, a list of files.
     """
