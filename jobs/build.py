@@ -94,8 +94,14 @@ def in_words(report: BuildReport) -> str:
         lines.append(f"bad records {bad:,} left out ({reasons}), each named in rejects.jsonl")
     if report.empty:
         lines.append(f"empty       {report.empty:,} documents without text left out")
+    if report.cut:
+        lines.append(f"cut         {report.cut:,} long texts into {report.pieces:,} documents")
+    if report.dropped:
+        lines.append(f"dropped     {report.dropped:,} repeated texts, named in dropped.jsonl")
     if report.duplicate_ids:
         lines.append(f"duplicates  {report.duplicate_ids:,} ids stand at more than one document")
+    if report.loses:
+        lines.append(f"not kept    by this tokenizer: {', '.join(report.loses)}")
     if report.ignored:
         first = ", ".join(report.ignored[:3])
         lines.append(f"ignored     {len(report.ignored):,} files of no known kind: {first} ...")

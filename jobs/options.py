@@ -22,6 +22,7 @@ def settings_options(kind: type, *, without: tuple[str, ...] = ()) -> Callable[[
             f"--{field.name.replace('_', '-')}",
             field.name,
             type=_type(hints[field.name]),
+            multiple=get_origin(hints[field.name]) is tuple,
             default=field.default,
             show_default=True,
             help=told.get(field.name),
@@ -49,4 +50,6 @@ def attributes(kind: type) -> dict[str, str]:
 
 
 def _type(hint: Any) -> Any:
-    return click.Choice(get_args(hint)) if get_origin(hint) is Literal else hint
+    if get_origin(hint) is Literal:
+        return click.Choice(get_args(hint))
+    return get_args(hint)[0] if get_origin(hint) is tuple else hint

@@ -11,11 +11,11 @@ from jobs.drive import Driven, drive, find_folder, say
 from jobs.entry import raise_on_sigterm
 from jobs.progress import Progress
 from pipeline.build import build_store
-from pipeline.corpus import plan_tasks
 from pipeline.files import exists, write_whole
 from pipeline.finish import BuildReport
 from pipeline.progress import BuildProgress
 from pipeline.records import identify, read_texts
+from pipeline.sample import plan_sample
 from pipeline.tokenizer import Tokenizer, train_from_settings
 from trainer.errors import ConfigError
 
@@ -82,7 +82,9 @@ def _trained(config: RunConfig, inputs: Sequence[str]) -> str:
     settings, build = config.tokenizer, config.data.build()
     told = json.dumps([asdict(settings), config.data.text_key]).encode()
     key = hashlib.sha256(told)
-    plan = plan_tasks(inputs, task_bytes=build.task_bytes, options=build.options)
+    plan = plan_sample(
+        inputs, sample_bytes=settings.sample_bytes, seed=settings.seed, options=build.options
+    )
     for task in plan.tasks:
         key.update("".join(identify(task)).encode())
     path = f"{config.data.store}-tokenizer-{key.hexdigest()[:12]}.model"

@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from jobs.entry import Job, Outcome, run
+from pipeline.corpus import Reject
 from pipeline.files import join, local_path, open_binary
 from pipeline.manifest import PARTS, REJECTS
 from pipeline.store import Store
@@ -136,7 +137,7 @@ def in_words(facts: dict[str, Any]) -> str:
         f"duplicates  {facts['duplicate_ids']:,} ids stand at more than one document",
     ]
     lines += [
-        f"            {reject['source']} at byte {reject['record']:,}: {reject['reason']}"
+        f"            {Reject(**reject).place}: {reject['reason']}"
         for reject in facts["first_rejects"]
     ]
     lines += ["", "sources"]

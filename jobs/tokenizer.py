@@ -1,21 +1,25 @@
 """`longrow tokenizer`: documents in, one lossless tokenizer file out."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
 import click
 
 from jobs.entry import Job, Outcome, run
 from jobs.options import settings_options
 from jobs.progress import Progress
-from pipeline.corpus import Document, Plan, SourceOptions, plan_tasks
+from pipeline.corpus import Document, Plan, SourceOptions
 from pipeline.errors import DataError
+from pipeline.examine import examine
 from pipeline.files import exists, write_whole
 from pipeline.records import read_task
+from pipeline.sample import TextDraw, plan_sample
 from pipeline.settings import BuildSettings, TokenizerSettings
 from pipeline.tokenizer import Tokenizer, train_from_settings
 
+EXAMINED_BYTES = 2_000_000  # of text that is encoded and decoded for the report
 INPUTS_HELP = "INPUTS are files, folders, globs or URLs."
 
 
@@ -25,12 +29,21 @@ INPUTS_HELP = "INPUTS are files, folders, globs or URLs."
 @click.option("--force", is_flag=True, help="Replace the file at --out.")
 @settings_options(TokenizerSettings)
 @click.option("--text-key", default="text", show_default=True, help="Key of a JSON record's text.")
+@click.option("--encoding", default="utf-8", show_default=True, help="Of text files.")
+@click.option(
+    "--from",
+    "model",
+    default="",
+    help="Take this sentencepiece model instead of training one; say what it loses on the corpus.",
+)
 def command(
     inputs: tuple[str, ...],
     *,
     out: str,
     force: bool,
     text_key: str,
+    encoding: str,
+    model: str,
     **settings: object,
 ) -> Outcome:
     """Train a lossless tokenizer on a corpus."""
@@ -40,37 +53,71 @@ def command(
             f"{out} is there already. Name another file with --out, or replace it with --force: "
             "stores that were built with it keep their own copy."
         )
-    facts = train(inputs, out=out, settings=wanted, text_key=text_key)
+    options = BuildSettings(text_key=text_key, encoding=encoding).options
+    facts = train(inputs, out=out, settings=wanted, options=options, model=model)
     print(
         f"read        {facts['documents']:,} documents, {facts['rejected']:,} bad records left out"
     )
-    print(f"vocabulary  {facts['vocab_size']:,} ids ({wanted.model_type})")
+    print(f"vocabulary  {facts['vocab_size']:,} ids ({model or wanted.model_type})")
+    print(in_words(facts["report"]))
     print(f"written     {out}")
     return Outcome(facts=facts)
 
 
+def in_words(report: dict[str, Any]) -> str:
+    """What a tokenizer made of a sample, for a person."""
+    lines = [
+        f"sample      {report['documents']:,} documents, {report['bytes']:,} bytes of text",
+        f"size        {report['bytes_per_token']:.2f} bytes a token",
+        f"letters     {report['fallback']:.2%} of the tokens spell one in bytes",
+        f"unknown     {report['unknown']:.2%} of the tokens",
+        f"round trip  {report['round_trip_failures']:,} documents come back changed",
+    ]
+    if report["loses"]:
+        lines.append(f"loses       {', '.join(report['loses'])}")
+    return "\n".join(lines)
+
+
 def train(
-    inputs: tuple[str, ...], *, out: str, settings: TokenizerSettings, text_key: str = "text"
-) -> dict[str, int | str]:
+    inputs: tuple[str, ...],
+    *,
+    out: str,
+    settings: TokenizerSettings,
+    options: SourceOptions | None = None,
+    model: str = "",
+) -> dict[str, Any]:
     """Train a tokenizer on a corpus and write it to `out`, whole or not at all.
+
+    Args:
+        inputs: The corpus.
+        out: File or URL.
+        settings: Of the training.
+        options: How records are read.
+        model: A sentencepiece model that is taken instead of training one.
 
     Raises:
         DataError: The corpus cannot be read, or is too small for the vocabulary.
     """
-    plan = plan_tasks(
-        inputs, task_bytes=BuildSettings().task_bytes, options=SourceOptions(text_key=text_key)
+    taken = Tokenizer.load(model) if model else None
+    plan = plan_sample(
+        inputs, sample_bytes=settings.sample_bytes, seed=settings.seed, options=options
     )
     seen = Counter[str]()
+    draw = TextDraw(sample_bytes=EXAMINED_BYTES, seed=settings.seed)
     with Progress("reading for the tokenizer", unit="bytes") as progress:
-        model = train_from_settings(_texts(plan, seen, progress), settings)
-    tokenizer = Tokenizer.from_bytes(model)
-    write_whole(out, model)
+        texts = draw.passing(_texts(plan, seen, progress))
+        tokenizer = taken or Tokenizer(train_from_settings(texts, settings))
+        for _ in texts:  # what training did not ask for
+            pass
+    report = examine(tokenizer, draw.sample())
+    write_whole(out, tokenizer.model_bytes)
     return {
         "tokenizer": out,
-        "sha256": hashlib.sha256(model).hexdigest(),
+        "sha256": tokenizer.sha256,
         "vocab_size": tokenizer.vocab_size,
         "documents": seen["documents"],
         "rejected": seen["rejected"],
+        "report": asdict(report),
     }
 
 

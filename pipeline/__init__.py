@@ -1,9 +1,11 @@
 """Corpus to batches. Imports nothing of ours and no torch: an actor starts small.
 
 Offline, once per corpus:
-    corpus.py      files of text               -> tasks, documents, rejects
+    corpus.py      files of text               -> tasks, each a few stretches of files
+    records.py     a task                      -> documents and rejects (columns.py: of tables)
     tokenizer.py   text                        -> token ids, and back
     store.py       token ids                   -> Arrow parts + manifest, and back
+    encode.py      documents                   -> rows of a part (pieces.py: cut where too long)
     build.py       tasks                       -> a store (build_actor.py: the same in Ray actors)
 
 Online, every step:

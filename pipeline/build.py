@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 from pipeline.builder import Builder
 from pipeline.commit import TaskRecord
-from pipeline.corpus import Plan, plan_tasks
+from pipeline.corpus import Plan, plan_tasks, with_skips
 from pipeline.errors import DataError
 from pipeline.files import is_temporary, join, list_folder, remove_temporary
 from pipeline.finish import BuildReport, finish
-from pipeline.manifest import INDEX, MANIFEST, PARTS, REJECTS, TOKENIZER
+from pipeline.manifest import DROPS, INDEX, MANIFEST, PARTS, REJECTS, TOKENIZER
 from pipeline.progress import BuildProgress, Seen, after, at_start, during
 from pipeline.settings import BuildSettings
 from pipeline.tokenizer import Tokenizer
 
-_OURS = {MANIFEST, TOKENIZER, INDEX, REJECTS, PARTS}
+_OURS = {MANIFEST, TOKENIZER, INDEX, REJECTS, DROPS, PARTS}
 _PART_NAME = re.compile(r"[0-9a-f]{32}\.(arrow|json)")
 
 
@@ -62,9 +62,7 @@ def build_store(
     def tell(seen: Seen) -> None:
         progress(during(done, [seen]))
 
-    builder = Builder(
-        tokenizer=job.tokenizer.model_bytes, out=out, held_out=job.settings.held_out, tell=tell
-    )
+    builder = Builder(tokenizer=job.tokenizer, out=out, settings=job.settings, tell=tell)
     for task in job.plan.tasks:
         record = builder.build(task)
         records.append(record)
@@ -81,6 +79,7 @@ def prepare(inputs: Sequence[str], *, tokenizer: str, out: str, settings: BuildS
     """
     loaded = Tokenizer.load(tokenizer)
     plan = plan_tasks(inputs, task_bytes=settings.task_bytes, options=settings.options)
+    plan = with_skips(plan, settings.skip)
     for name in sorted(list_folder(out)):
         if name not in _OURS and not is_temporary(name):
             raise DataError(

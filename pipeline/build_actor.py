@@ -31,8 +31,8 @@ _DEATHS = (RayActorError, OutOfMemoryError, WorkerCrashedError)
 class BuilderActor:
     """Builder behind Ray."""
 
-    def __init__(self, *, tokenizer: bytes, out: str, held_out: float) -> None:
-        self._builder = Builder(tokenizer=tokenizer, out=out, held_out=held_out)
+    def __init__(self, *, tokenizer: bytes, out: str, settings: BuildSettings) -> None:
+        self._builder = Builder(tokenizer=tokenizer, out=out, settings=settings)
 
     @ray.method
     def build(self, task: Task) -> TaskRecord:
@@ -124,7 +124,7 @@ class _Crew:
         # two calls at a time: one builds, one answers
         make = BuilderActor.options(num_cpus=num_cpus, max_concurrency=2)
         self._make = lambda: make.remote(
-            tokenizer=job.tokenizer.model_bytes, out=job.out, held_out=job.settings.held_out
+            tokenizer=job.tokenizer.model_bytes, out=job.out, settings=job.settings
         )
         self._all: list[Any] = []
         self._idle: list[Any] = []

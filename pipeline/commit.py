@@ -3,13 +3,17 @@
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.corpus import Reject, Task
 from pipeline.files import join, read_bytes, size_of
-from pipeline.manifest import PARTS, PartEntry, canonical
+from pipeline.manifest import PARTS, PartEntry, canonical, without_unused
 from pipeline.part import FORMAT, PartHead
+from pipeline.settings import BuildSettings
+
+_UNUSED_OPTIONS = (("encoding", "utf-8"), ("newlines", "keep"))  # the first version had none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +30,8 @@ class TaskRecord:
         bytes: Of text in UTF-8.
         empty: Documents without text, left out.
         longest: Tokens of the longest document.
+        cut: Texts that were cut into several documents.
+        pieces: These documents.
         rejects: Bad records, in the order of the corpus.
         size_bytes: Of the part.
         sha256: Of the part.
@@ -40,6 +46,8 @@ class TaskRecord:
     bytes: int
     empty: int
     longest: int
+    cut: int = 0
+    pieces: int = 0
     rejects: tuple[Reject, ...]
     size_bytes: int
     sha256: str
@@ -65,23 +73,30 @@ class TaskRecord:
 
 def record_bytes(record: TaskRecord) -> bytes:
     """The record's file."""
-    return canonical(asdict(record))
+    return canonical(without_unused(asdict(record), ("cut", "pieces")))
 
 
-def define(task: Task, identity: list[str], *, tokenizer: str, held_out: float) -> dict[str, Any]:
+def define(
+    task: Task, identity: Sequence[str], *, tokenizer: str, settings: BuildSettings
+) -> dict[str, Any]:
     """All that the content of a task's part depends on.
 
     Args:
         task: What is read. Its URLs do not count: a corpus may move.
-        identity: sha256 of each extent's bytes.
+        identity: sha256 of each extent's input.
         tokenizer: sha256 of the tokenizer.
-        held_out: Part of the documents that goes to validation.
+        settings: Of the build.
     """
-    return {
+    unused = {"max_document_tokens": settings.max_document_tokens, "skip": list(task.skip)}
+    return without_unused(unused, tuple(unused)) | {
         "format": FORMAT,
         "tokenizer": tokenizer,
-        "held_out": held_out,
-        "options": asdict(task.options),
+        "held_out": settings.held_out,
+        "options": {
+            name: value
+            for name, value in asdict(task.options).items()
+            if (name, value) not in _UNUSED_OPTIONS
+        },
         "inputs": [
             {
                 "source": extent.source,

@@ -5,13 +5,18 @@ a record is known by where it begins: nobody has to count the lines before it.
 """
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.archives import Packing
+from pipeline.columns import group_starts
 from pipeline.errors import DataError
-from pipeline.forms import Form, form_of, is_known
+from pipeline.forms import TABLES, Form, form_of, is_corpus
 from pipeline.inputs import InputFile, list_inputs
+from pipeline.reasons import SKIPPED
+
+NO_OFFSET = -1  # a table has rows and no bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +27,15 @@ class SourceOptions:
         text_key: Key of the text in a JSON record; dots lead into nested objects.
         id_key: Key of the document's id there; a record without it is named by its place.
         max_record_bytes: A longer record is rejected; bounds the memory a broken file can take.
+        encoding: Of text files. Places in one that is not UTF-8 count its bytes turned into UTF-8.
+        newlines: `lf` turns CR LF in a text into LF.
     """
 
     text_key: str = "text"
     id_key: str = "id"
     max_record_bytes: int = 1 << 30
+    encoding: str = "utf-8"
+    newlines: str = "keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +45,8 @@ class Document:
     Attributes:
         uid: The corpus's own id, else source and record.
         source: Name of its file.
-        record: Byte of the (unpacked) file where it begins; unique in the source.
+        record: Byte of the (unpacked) file where it begins, or row of a table; no other in the
+            source has it.
         text: As it stands there, nothing normalised.
     """
 
@@ -52,8 +62,9 @@ class Reject:
 
     Attributes:
         source: Name of its file.
-        record: Byte of the (unpacked) file where it begins.
-        offset: Byte of the (unpacked) file where the fault lies, as near as is known.
+        record: Byte of the (unpacked) file where it begins, or row of a table.
+        offset: Byte of the (unpacked) file where the fault lies, as near as is known; -1 in a
+            table (Parquet, Arrow).
         reason: One of few, counted by it.
         detail: What was found there.
     """
@@ -64,6 +75,12 @@ class Reject:
     reason: str
     detail: str
 
+    @property
+    def place(self) -> str:
+        """Where the record is, in words."""
+        kind = "row" if self.offset == NO_OFFSET else "record at byte"
+        return f"{self.source}, {kind} {self.record:,}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
@@ -73,7 +90,8 @@ class Extent:
         source: Name of the file.
         url: Where it is read; stands in no file of a store.
         start: First byte on disk.
-        end: Byte after the last; a record that begins before it is read to its own end.
+        end: Byte after the last; a record (of a table: a row group or batch) that begins before it
+            is read to its own end.
     """
 
     source: str
@@ -83,6 +101,11 @@ class Extent:
     start: int
     end: int
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether it holds whole lines of a range of bytes, and not a file from its beginning."""
+        return self.form == "jsonl" and self.packing == "plain"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -90,6 +113,7 @@ class Task:
 
     extents: tuple[Extent, ...]
     options: SourceOptions
+    skip: tuple[str, ...] = ()  # records that are left out, by id or as source:record
 
     @property
     def num_bytes(self) -> int:
@@ -113,12 +137,49 @@ class Plan:
         return sum(task.num_bytes for task in self.tasks)
 
 
+def skipped(document: Document) -> Reject:
+    """The line in the report of a record that the user left out."""
+    return Reject(
+        source=document.source,
+        record=document.record,
+        offset=document.record,
+        reason=SKIPPED,
+        detail=f"id {document.uid}",
+    )
+
+
+def with_skips(plan: Plan, skip: Sequence[str]) -> Plan:
+    """Tell each task which of its records are left out.
+
+    A place (SOURCE:RECORD) concerns the tasks that hold it and changes no other part; an id may
+    stand anywhere, and so changes all.
+    """
+    sources = {extent.source for task in plan.tasks for extent in task.extents}
+    places = {entry: entry.rpartition(":") for entry in skip}
+    ids = {e for e, (source, _, n) in places.items() if source not in sources or not n.isdigit()}
+
+    def concerns(task: Task, entry: str) -> bool:
+        source, _, number = places[entry]
+        return entry in ids or any(
+            extent.source == source
+            and (not extent.is_cut or extent.start <= int(number) < extent.end)
+            for extent in task.extents
+        )
+
+    tasks = tuple(
+        replace(task, skip=tuple(sorted(e for e in set(skip) if concerns(task, e))))
+        for task in plan.tasks
+    )
+    return replace(plan, tasks=tasks)
+
+
 def plan_tasks(
     inputs: Sequence[str], *, task_bytes: int, options: SourceOptions | None = None
 ) -> Plan:
     """Cut a corpus into tasks of about `task_bytes` bytes on disk, in the order of names.
 
-    A large plain jsonl file is cut at multiples of `task_bytes`; other files are one stretch each.
+    A large plain jsonl file is cut at multiples of `task_bytes`, a table between its row groups or
+    batches; other files are one stretch each.
     Small stretches share a task, and which file ends one hangs on its own name and size: a file
     added or removed moves the borders near it and no others.
 
@@ -127,33 +188,47 @@ def plan_tasks(
     """
     options = options or SourceOptions()
     files = list_inputs(inputs)
-    used = [file for file in files if file.asked or is_known(file.name)]
+    used = {
+        file.name: file
+        for file in files
+        if file.asked
+        or is_corpus(file.url, file.name, text_key=options.text_key, encoding=options.encoding)
+    }
     if not used:
         raise DataError(
             f"No file of a corpus in {', '.join(inputs)}: {len(files)} files there, none of them "
-            "called .jsonl, .txt, .tokens or the like. Name the files themselves to take them all."
+            "called .jsonl, .parquet, .txt or the like. Name the files themselves to take them all."
         )
-    stretches = [extent for file in used for extent in _extents(file, task_bytes, options)]
+    stretches = [extent for file in used.values() for extent in _extents(file, task_bytes, options)]
     groups = _grouped(stretches, task_bytes)
     return Plan(
         tasks=tuple(Task(extents=tuple(group), options=options) for group in groups),
-        ignored=tuple(file.name for file in files if not (file.asked or is_known(file.name))),
+        ignored=tuple(file.name for file in files if file.name not in used),
     )
 
 
 def _extents(file: InputFile, task_bytes: int, options: SourceOptions) -> Iterator[Extent]:
-    form, packing = form_of(file.url, text_key=options.text_key)
-    cut = form == "jsonl" and packing == "plain"
-    step = task_bytes if cut else max(file.size, 1)
-    for start in range(0, max(file.size, 1), step):
+    form, packing = form_of(file.url, text_key=options.text_key, encoding=options.encoding)
+    if form in TABLES:
+        groups = group_starts(file.url, form, text_key=options.text_key)
+        starts = _spaced(groups, task_bytes)
+    elif form == "jsonl" and packing == "plain" and options.encoding == "utf-8":
+        starts = list(range(0, max(file.size, 1), task_bytes))
+    else:
+        starts = [0]
+    for start, end in itertools.pairwise([*starts, file.size]):
         yield Extent(
-            source=file.name,
-            url=file.url,
-            form=form,
-            packing=packing,
-            start=start,
-            end=min(start + step, file.size),
+            source=file.name, url=file.url, form=form, packing=packing, start=start, end=end
         )
+
+
+def _spaced(places: list[int], least: int) -> list[int]:
+    """0 and of the other places those that lie at least so far from the one before."""
+    kept = [0]
+    for place in places:
+        if place - kept[-1] >= least:
+            kept.append(place)
+    return kept
 
 
 def _grouped(extents: list[Extent], task_bytes: int) -> Iterator[list[Extent]]:

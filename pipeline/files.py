@@ -47,13 +47,25 @@ def filesystem(url: str) -> tuple[Any, str]:
         ) from error
 
 
-def open_binary(url: str) -> IO[bytes]:
-    """Open for reading; the caller closes it."""
+def open_binary(url: str, *, at: int = 0) -> IO[bytes]:
+    """Open for reading from byte `at` on; the caller closes it.
+
+    A web server that gives no ranges is read from the beginning, and what lies before is dropped.
+    """
     path = local_path(url)
     if path is not None:
-        return path.open("rb")
+        file = path.open("rb")
+        file.seek(at)
+        return file
     system, name = filesystem(url)
-    return system.open(name, "rb")
+    if url.startswith(("http://", "https://")) and not system.info(name).get("partial"):
+        file = system.open(name, "rb", block_size=0)  # a stream: it cannot seek
+        while at and (dropped := file.read(min(at, CHUNK))):
+            at -= len(dropped)
+        return file
+    file = system.open(name, "rb")
+    file.seek(at)
+    return file
 
 
 def read_bytes(url: str) -> bytes:

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.commit import TaskRecord
-from pipeline.corpus import Reject
+from pipeline.corpus import NO_OFFSET, Reject
 from pipeline.errors import DataError
+from pipeline.examine import losses
 from pipeline.files import (
     exists,
     join,
@@ -22,6 +23,7 @@ from pipeline.files import (
     write_whole,
 )
 from pipeline.manifest import (
+    DROPS,
     INDEX,
     MANIFEST,
     PARTS,
@@ -31,8 +33,9 @@ from pipeline.manifest import (
     Manifest,
     manifest_bytes,
 )
-from pipeline.parsers import DAMAGED
 from pipeline.part import Counts, Part, dtype_for
+from pipeline.reasons import DAMAGED, NOT_UTF8, SKIPPED
+from pipeline.repeats import DROPPED, drop_list, find_repeats, without
 from pipeline.settings import BuildSettings
 from pipeline.store import repeated, write_index
 from pipeline.tokenizer import Tokenizer
@@ -46,14 +49,17 @@ class BuildReport:
     """What a build made, for people and for `--json`.
 
     Attributes:
-        documents: In all splits; likewise `tokens` (of text, EOD not counted) and `bytes`.
+        documents: In both splits; likewise `tokens` (of text, EOD not counted) and `bytes`.
         empty: Documents without text, left out.
+        cut: Texts longer than `max_document_tokens`; `pieces` documents came of them.
+        dropped: Documents that repeated an earlier text and are in no split, if asked for.
         rejected: Bad records by reason; each is named in the store's rejects.jsonl.
         parts: Number of Arrow files.
         longest: Tokens of the longest document.
         duplicate_ids: Ids that stand at more than one document.
         ignored: Files in walked folders whose names are of no known kind.
         fingerprint: Of the store.
+        loses: What the tokenizer does not give back of a text, in words; ours lose nothing.
     """
 
     documents: int
@@ -64,6 +70,9 @@ class BuildReport:
     tokens_validation: int
     bytes: int
     empty: int
+    cut: int
+    pieces: int
+    dropped: int
     rejected: dict[str, int]
     parts: int
     longest: int
@@ -71,6 +80,7 @@ class BuildReport:
     ignored: tuple[str, ...]
     vocab_size: int
     fingerprint: str
+    loses: tuple[str, ...]
 
 
 def finish(
@@ -104,7 +114,12 @@ def finish(
         if not exists(join(out, MANIFEST)):  # readable even if the build fails over them
             write_whole(join(out, REJECTS), files[REJECTS])
     _judge(records, rejects, settings=settings, out=out, inputs=inputs)
-    lengths, splits, duplicates = _columns(records, out)
+    parts = [Part(join(out, record.entry.name)) for record in records]
+    lengths, splits, duplicates = _columns(parts)
+    dropped = find_repeats(parts) if settings.dedup == "exact" else []
+    if dropped:
+        splits = without(splits, dropped)
+        files[DROPS] = drop_list(dropped)
     files[INDEX] = write_index(lengths, splits)
     manifest = Manifest(
         vocab_size=tokenizer.vocab_size,
@@ -116,6 +131,10 @@ def finish(
         tokens=sum(record.tokens for record in records),
         bytes=sum(record.bytes for record in records),
         empty=sum(record.empty for record in records),
+        max_document_tokens=settings.max_document_tokens,
+        cut=sum(record.cut for record in records),
+        pieces=sum(record.pieces for record in records),
+        dropped=len(dropped),
         rejected=_by_reason(records),
         duplicate_ids=len(duplicates),
         first_duplicates=dict(list(duplicates.items())[:_DUPLICATES]),
@@ -126,7 +145,30 @@ def finish(
         ),
     ).sealed()
     _write(out, files, manifest)
-    return _report(records, manifest, ignored=ignored)
+    longest = max(record.longest for record in records)
+    kept = splits != DROPPED
+    num_bytes = np.concatenate([part.numbers("num_bytes") for part in parts]) if dropped else None
+    return BuildReport(
+        documents=int(kept.sum()),
+        documents_train=int((splits == 0).sum()),
+        documents_validation=int((splits == 1).sum()),
+        tokens=int(lengths[kept].sum()),
+        tokens_train=int(lengths[splits == 0].sum()),
+        tokens_validation=int(lengths[splits == 1].sum()),
+        bytes=manifest.bytes if num_bytes is None else int(num_bytes[kept].sum()),
+        empty=manifest.empty,
+        cut=manifest.cut,
+        pieces=manifest.pieces,
+        dropped=manifest.dropped,
+        rejected=manifest.rejected,
+        parts=len(manifest.parts),
+        longest=longest,
+        duplicate_ids=manifest.duplicate_ids,
+        ignored=ignored,
+        vocab_size=manifest.vocab_size,
+        fingerprint=manifest.fingerprint,
+        loses=losses(tokenizer),
+    )
 
 
 def _judge(
@@ -140,7 +182,7 @@ def _judge(
     documents = sum(record.documents for record in records)
     empty = sum(record.empty for record in records)
     damaged = [reject for reject in rejects if reject.reason == DAMAGED]
-    bad = [reject for reject in rejects if reject.reason != DAMAGED]
+    bad = [reject for reject in rejects if reject.reason not in (DAMAGED, SKIPPED)]
     of = documents + empty + len(bad)
     if len(damaged) > settings.max_damaged:
         raise DataError(
@@ -150,8 +192,8 @@ def _judge(
     if not settings.bears(len(bad), of=of):
         raise DataError(
             f"{len(bad):,} of {of:,} records are bad, and --max-bad allows {settings.max_bad}. "
-            f"{_first(bad)}All are listed in {join(out, REJECTS)}. Repair them, or allow so many: "
-            "the good ones are already built."
+            f"{_first(bad)}{_encoding_hint(bad)}All are listed in {join(out, REJECTS)}. Repair "
+            "them, or allow so many: the good ones are already built."
         )
     if not documents:
         raise DataError(
@@ -160,10 +202,14 @@ def _judge(
         )
 
 
+def _encoding_hint(bad: Sequence[Reject]) -> str:
+    return "If the text is not UTF-8, name its --encoding. " if bad[0].reason == NOT_UTF8 else ""
+
+
 def _first(rejects: Sequence[Reject]) -> str:
     named = [
-        f"{r.source}, record at byte {r.record:,}: {r.reason}"
-        + (f" at byte {r.offset:,}" if r.offset != r.record else "")
+        f"{r.place}: {r.reason}"
+        + (f" at byte {r.offset:,}" if r.offset not in (r.record, NO_OFFSET) else "")
         + f" ({r.detail})"
         for r in rejects[:_SHOWN]
     ]
@@ -179,12 +225,11 @@ def _by_reason(records: Sequence[TaskRecord]) -> dict[str, int]:
 
 
 def _columns(
-    records: Sequence[TaskRecord], out: str
+    parts: Sequence[Part],
 ) -> tuple[Counts, npt.NDArray[np.uint8], dict[str, int]]:
     """Length and split of every document, and the ids that stand more than once."""
     lengths, splits, uids = [], [], []
-    for record in records:
-        part = Part(join(out, record.entry.name))
+    for part in parts:
         lengths.append(part.num_tokens())
         splits.append(part.numbers("split").astype(np.uint8))
         uids.append(part.uids())
@@ -197,35 +242,11 @@ def _write(out: str, files: dict[str, bytes], manifest: Manifest) -> None:
         remove(place)
     for name, data in files.items():
         write_whole(join(out, name), data)
-    if REJECTS not in files:
-        remove(join(out, REJECTS))
+    for name in {REJECTS, DROPS} - set(files):
+        remove(join(out, name))
     parts = join(out, PARTS)
     remove_temporary(parts)  # of builders that were killed meanwhile
     ours = {f"{part.key}.{kind}" for part in manifest.parts for kind in ("arrow", "json")}
     for name in set(list_folder(parts)) - ours:
         remove(join(parts, name))
     write_whole(place, manifest_bytes(manifest))
-
-
-def _report(
-    records: Sequence[TaskRecord], manifest: Manifest, *, ignored: tuple[str, ...]
-) -> BuildReport:
-    documents_validation = sum(record.documents_validation for record in records)
-    tokens_validation = sum(record.tokens_validation for record in records)
-    return BuildReport(
-        documents=manifest.documents,
-        documents_train=manifest.documents - documents_validation,
-        documents_validation=documents_validation,
-        tokens=manifest.tokens,
-        tokens_train=manifest.tokens - tokens_validation,
-        tokens_validation=tokens_validation,
-        bytes=manifest.bytes,
-        empty=manifest.empty,
-        rejected=manifest.rejected,
-        parts=len(manifest.parts),
-        longest=max(record.longest for record in records),
-        duplicate_ids=manifest.duplicate_ids,
-        ignored=ignored,
-        vocab_size=manifest.vocab_size,
-        fingerprint=manifest.fingerprint,
-    )

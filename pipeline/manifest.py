@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.model"
 INDEX = "index.arrow"
 REJECTS = "rejects.jsonl"
+DROPS = "dropped.jsonl"
 PARTS = "parts"
 SPLIT_RULE = "sha256(text)[:8], big-endian, below held_out * 2**64: validation"
 _BUILD_AGAIN = "Run `longrow build` again with the same corpus: it keeps what is whole."
@@ -64,6 +65,11 @@ class Manifest:
         tokens: Of text; EOD not counted.
         bytes: Of text in UTF-8.
         empty: Documents without text, left out.
+        max_document_tokens: Longer texts were cut into several documents; 0: none was.
+        cut: Texts that were cut.
+        pieces: Documents that came of them.
+        dropped: Documents that repeat an earlier text and stand in no split; dropped.jsonl names
+            them. They are counted in documents, tokens and bytes: the parts hold them.
         rejected: Bad records by reason.
         duplicate_ids: How many ids stand at more than one document (kept all the same).
         first_duplicates: Some of them, with the number of documents of each.
@@ -83,6 +89,10 @@ class Manifest:
     tokens: int
     bytes: int
     empty: int
+    max_document_tokens: int = 0
+    cut: int = 0
+    pieces: int = 0
+    dropped: int = 0
     rejected: dict[str, int]
     duplicate_ids: int
     first_duplicates: dict[str, int]
@@ -97,12 +107,24 @@ class Manifest:
 
     def sealed(self) -> "Manifest":
         """This manifest with its fingerprint."""
-        return replace(self, fingerprint=_fingerprint(asdict(self)))
+        return replace(self, fingerprint=_fingerprint(_said(self)))
+
+
+_UNUSED = ("max_document_tokens", "cut", "pieces", "dropped")
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The manifest's file."""
-    return canonical(asdict(manifest))
+    return canonical(_said(manifest))
+
+
+def _said(manifest: Manifest) -> dict[str, Any]:
+    return without_unused(asdict(manifest), _UNUSED)
+
+
+def without_unused(said: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Leave out what says "off": stores that do not use an option have the bytes of before it."""
+    return {name: value for name, value in said.items() if value or name not in names}
 
 
 def canonical(value: Any) -> bytes:
@@ -158,7 +180,7 @@ def faults(store: str, manifest: Manifest, *, rehash: bool) -> Iterator[str]:
     beside = list_folder(store)
     parts = list_folder(join(store, PARTS))
     for file in manifest.files:
-        small = file.name != REJECTS
+        small = file.name not in (REJECTS, DROPS)
         yield from _fault(
             join(store, file.name), beside.get(file.name), file, rehash=rehash or small
         )

@@ -5,22 +5,24 @@ bad record costs its neighbours nothing.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pipeline.corpus import Document, Reject, SourceOptions
+from pipeline.delimited import parse_csv
 from pipeline.forms import BOM, TITLE, Form
+from pipeline.json_values import split_values
+from pipeline.lines import Chunks, split_lines
+from pipeline.reasons import (
+    BROKEN_JSON,
+    LONE_SURROGATE,
+    NO_TEXT,
+    NOT_AN_OBJECT,
+    NOT_UTF8,
+    TOO_LARGE,
+    WRONG_TYPE,
+)
 
-DAMAGED = "damaged archive"
-TOO_LARGE = "too large"
-NOT_UTF8 = "not UTF-8"
-BROKEN_JSON = "broken JSON"
-NOT_AN_OBJECT = "not an object"
-NO_TEXT = "no text"
-WRONG_TYPE = "wrong type"
-LONE_SURROGATE = "lone surrogate"
-
-Chunks = Iterable[tuple[int, bytes]]  # (byte of the unpacked file where a piece begins, the piece)
 Parser = Callable[[str, Chunks, SourceOptions], Iterator[Document | Reject]]
 
 
@@ -35,39 +37,41 @@ def parse(
         chunks: Its bytes, unpacked; what they raise passes through.
         options: How records are read.
     """
-    parsers: dict[Form, Parser] = {"jsonl": _jsonl, "txt": _txt, "wikitext": _wikitext}
+    parsers: dict[Form, Parser] = {
+        "jsonl": _jsonl,
+        "json": _json,
+        "csv": parse_csv,
+        "txt": _txt,
+        "wikitext": _wikitext,
+    }
     return parsers[form](source, chunks, options)
 
 
-def _lines(chunks: Chunks, *, limit: int) -> Iterator[tuple[int, bytes | None]]:
-    """Each line with its end, and where it begins; None for one longer than `limit` bytes."""
-    pieces: list[bytes] = []
-    size = 0
-    begins: int | None = None
-    for offset, chunk in chunks:
-        at = 0
-        while at < len(chunk):
-            stop = chunk.find(b"\n", at) + 1 or len(chunk)
-            begins = offset + at if begins is None else begins
-            size += stop - at
-            if size <= limit:
-                pieces.append(chunk[at:stop])
-            if chunk[stop - 1] == 0x0A:
-                yield begins, b"".join(pieces) if size <= limit else None
-                pieces, size, begins = [], 0, None
-            at = stop
-    if begins is not None:
-        yield begins, b"".join(pieces) if size <= limit else None
-
-
 def _jsonl(source: str, chunks: Chunks, options: SourceOptions) -> Iterator[Document | Reject]:
-    for offset, line in _lines(chunks, limit=options.max_record_bytes):
+    for offset, line in split_lines(chunks, limit=options.max_record_bytes):
         if line is None:
             yield _too_large(source, offset, options)
             continue
         record = line.removeprefix(BOM) if offset == 0 else line
-        if record.strip():
+        if not record.isspace():
             yield _json_record(source, offset, record, options)
+
+
+def _json(source: str, chunks: Chunks, options: SourceOptions) -> Iterator[Document | Reject]:
+    for offset, value in split_values(without_bom(chunks), limit=options.max_record_bytes):
+        if value is None:
+            yield _too_large(source, offset, options)
+        else:
+            yield _json_record(source, offset, value, options)
+
+
+def without_bom(chunks: Chunks) -> Chunks:
+    """The same pieces, less a BOM at the very start (which lies in one piece)."""
+    for offset, chunk in chunks:
+        if offset == 0 and chunk.startswith(BOM):
+            yield len(BOM), chunk[len(BOM) :]
+        else:
+            yield offset, chunk
 
 
 def _json_record(
@@ -95,7 +99,8 @@ def _json_record(
     named = isinstance(given, str | int) and not isinstance(given, bool)
     uid = str(given) if named else f"{source}:{offset}"
     try:
-        if b"\\u" in line:  # only an escape can bring half a pair into valid UTF-8
+        plain = text.isascii() and uid.isascii()
+        if not plain and b"\\u" in line:  # only an escape brings half a pair into valid UTF-8
             text.encode()
             uid.encode()
     except UnicodeEncodeError as error:
@@ -141,7 +146,7 @@ def _wikitext(source: str, chunks: Chunks, options: SourceOptions) -> Iterator[D
         elif begins or b"".join(pieces).strip():  # blank lines before the first title are none
             yield _text(source, begins, b"".join(pieces), uid=f"{source}:{begins}")
 
-    for offset, line in _lines(chunks, limit=options.max_record_bytes):
+    for offset, line in split_lines(chunks, limit=options.max_record_bytes):
         if after_blank and line is not None and TITLE.fullmatch(line):
             yield from article()
             pieces, begins, size = [], offset, 0

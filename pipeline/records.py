@@ -1,41 +1,97 @@
-"""A task's bytes -> its documents and rejects: read, unpacked, hashed, parsed."""
+"""A task's input -> its documents and rejects: read once, hashed, unpacked, parsed."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO
+from dataclasses import dataclass, replace
+from typing import IO, Any
 
 from pipeline.archives import DamagedArchiveError, unpack
+from pipeline.columns import Block, Damage, read_blocks
 from pipeline.corpus import Document, Extent, Reject, SourceOptions, Task
 from pipeline.errors import DataError
 from pipeline.files import CHUNK, open_binary
-from pipeline.parsers import DAMAGED, Chunks, parse
+from pipeline.forms import TABLES
+from pipeline.lines import Chunks
+from pipeline.parsers import parse
+from pipeline.reasons import DAMAGED
+from pipeline.tables import documents_of
+from pipeline.transcode import in_utf8
+
+HOLD_BYTES = 64 << 20  # twice a task of the usual size
+Input = tuple[int, bytes] | Block | Damage
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A task's input after one look at it.
+
+    Attributes:
+        identity: sha256 of what each extent holds: of its bytes on disk, or of a table's columns.
+        inputs: The input itself, extent by extent; None for what was too large to keep.
+    """
+
+    identity: tuple[str, ...]
+    inputs: tuple[tuple[Input, ...] | None, ...]
+
+
+def hold(task: Task, *, limit: int = HOLD_BYTES) -> Held:
+    """Read a task's input and hash it; keep it, so that it need not be read and hashed again.
+
+    Args:
+        task: What to read.
+        limit: Bytes to keep; what goes above is read a second time, and held against its hash.
+    """
+    identity: list[str] = []
+    inputs: list[tuple[Input, ...] | None] = []
+    left = limit
+    for extent in task.extents:
+        digest = hashlib.sha256()
+        kept: list[Input] = []
+        size = 0
+        for piece in _hashed(_input(extent, task.options), digest.update):
+            size += _size(piece)
+            if size <= left:
+                kept.append(piece)
+            else:
+                kept.clear()
+        identity.append(digest.hexdigest())
+        inputs.append(tuple(kept) if size <= left else None)
+        left -= size if size <= left else 0
+    return Held(tuple(identity), tuple(inputs))
 
 
 def identify(task: Task) -> list[str]:
-    """The sha256 of each extent's own bytes as they lie on disk."""
-    return [_sha256(_on_disk(extent)) for extent in task.extents]
+    """The sha256 of each extent's input."""
+    return list(hold(task, limit=0).identity)
 
 
 def read_task(
-    task: Task, *, identity: list[str] | None = None, watch: Callable[[int], None] = lambda _: None
+    task: Task, *, held: Held | None = None, watch: Callable[[int], None] = lambda _: None
 ) -> Iterator[Document | Reject]:
     """Documents and rejects of a task, in the order of the corpus.
 
     Args:
         task: What to read.
-        identity: What `identify` said; the bytes read now are held against it.
+        held: What `hold` said; what it did not keep is read now and held against its identity.
         watch: Told the number of bytes on disk of each piece read.
 
     Raises:
         DataError: A file changed since it was identified.
     """
     for index, extent in enumerate(task.extents):
+        kept = held.inputs[index] if held else None
         digest = hashlib.sha256()
-        chunks = _watched(_on_disk(extent), digest.update, watch)
-        yield from _read(extent, chunks, task.options)
-        for _ in chunks:  # what lies behind damage belongs to the identity too
+        fresh = kept is None and held is not None
+        source = _input(extent, task.options) if kept is None else kept
+        pieces = _watched(_hashed(source, digest.update) if fresh else source, watch)
+        for item in _read(extent, pieces, task.options):
+            if task.options.newlines == "lf" and isinstance(item, Document) and "\r\n" in item.text:
+                yield replace(item, text=item.text.replace("\r\n", "\n"))
+            else:
+                yield item
+        for _ in pieces:  # what lies behind damage belongs to the identity too
             pass
-        if identity is not None and digest.hexdigest() != identity[index]:
+        if fresh and held and digest.hexdigest() != held.identity[index]:
             raise DataError(
                 f"{extent.source} changed while it was read. Let the corpus be written to its end "
                 "first, then run the build again."
@@ -50,10 +106,17 @@ def read_texts(tasks: Iterable[Task]) -> Iterator[str]:
                 yield item.text
 
 
-def _read(extent: Extent, chunks: Chunks, options: SourceOptions) -> Iterator[Document | Reject]:
+def _read(
+    extent: Extent, pieces: Iterator[Any], options: SourceOptions
+) -> Iterator[Document | Reject]:
+    if extent.form in TABLES:
+        for block in pieces:
+            yield from documents_of(block, extent.source, options)
+        return
     reached = extent.start
     try:
-        for item in parse(extent.form, extent.source, _unpacked(extent, chunks), options):
+        chunks = in_utf8(_unpacked(extent, pieces), options.encoding)
+        for item in parse(extent.form, extent.source, chunks, options):
             yield item
             reached = item.record
     except DamagedArchiveError as error:
@@ -66,11 +129,23 @@ def _read(extent: Extent, chunks: Chunks, options: SourceOptions) -> Iterator[Do
         )
 
 
-def _on_disk(extent: Extent) -> Iterator[tuple[int, bytes]]:
-    with open_binary(extent.url) as file:
-        if extent.form == "jsonl" and extent.packing == "plain":
+def _input(extent: Extent, options: SourceOptions) -> Iterator[Input]:
+    if extent.form in TABLES:
+        yield from read_blocks(
+            extent.url,
+            extent.form,
+            start=extent.start,
+            end=extent.end,
+            text_key=options.text_key,
+            id_key=options.id_key,
+        )
+        return
+    if extent.is_cut:
+        # a line begins at `start` if the byte before it ends one
+        with open_binary(extent.url, at=max(extent.start - 1, 0)) as file:
             yield from _whole_lines(file, extent.start, extent.end)
-            return
+        return
+    with open_binary(extent.url) as file:
         position = 0
         while chunk := file.read(CHUNK):
             yield position, chunk
@@ -78,9 +153,8 @@ def _on_disk(extent: Extent) -> Iterator[tuple[int, bytes]]:
 
 
 def _whole_lines(file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Pieces of the lines that begin in [start, end)."""
-    position = max(start - 1, 0)  # a line begins at `start` if the byte before it ends one
-    file.seek(position)
+    """Pieces of the lines that begin in [start, end); the file stands one byte before."""
+    position = max(start - 1, 0)
     inside = start == 0
     while chunk := file.read(CHUNK):
         begin = 0
@@ -107,17 +181,22 @@ def _unpacked(extent: Extent, chunks: Chunks) -> Iterator[tuple[int, bytes]]:
         position += len(data)
 
 
-def _sha256(chunks: Chunks) -> str:
-    digest = hashlib.sha256()
-    for _, chunk in chunks:
-        digest.update(chunk)
-    return digest.hexdigest()
+def _hashed(pieces: Iterable[Input], digest: Callable[[Any], None]) -> Iterator[Input]:
+    for piece in pieces:
+        if isinstance(piece, tuple):
+            digest(piece[1])
+        else:
+            piece.update(digest)
+        yield piece
 
 
-def _watched(
-    chunks: Chunks, digest: Callable[[bytes], None], watch: Callable[[int], None]
-) -> Iterator[tuple[int, bytes]]:
-    for offset, chunk in chunks:
-        digest(chunk)
-        watch(len(chunk))
-        yield offset, chunk
+def _watched(pieces: Iterable[Input], watch: Callable[[int], None]) -> Iterator[Input]:
+    for piece in pieces:
+        watch(len(piece[1]) if isinstance(piece, tuple) else piece.num_bytes)
+        yield piece
+
+
+def _size(piece: Input) -> int:
+    if isinstance(piece, tuple):
+        return len(piece[1])
+    return piece.texts.nbytes if isinstance(piece, Block) else 0

@@ -1,10 +1,13 @@
 """What a tokenizer and a build may be told: frozen, checked once, never changed."""
 
+import codecs
 import re
 from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.corpus import SourceOptions
+
+LEAST_DOCUMENT_TOKENS = 64
 
 
 class SettingsError(ValueError):
@@ -14,6 +17,13 @@ class SettingsError(ValueError):
 def _require(holds: bool, message: str) -> None:
     if not holds:
         raise SettingsError(message)
+
+
+def _is_encoding(name: str) -> bool:
+    try:
+        return "a".encode(name) != b""  # raises for what turns bytes into bytes
+    except (LookupError, ValueError):
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +70,13 @@ class BuildSettings:
         text_key: Key of the text in a JSON record; dots lead into nested objects.
         id_key: Key of the document's id there.
         max_record_bytes: A longer record is rejected.
+        max_document_tokens: Longer texts are cut, at line ends, into documents of their own; 0
+            leaves every text whole.
+        encoding: Of text files (jsonl, json, csv, txt, wikitext), as Python names it.
+        newlines: `keep` changes nothing; `lf` turns CR LF in a text into LF.
+        dedup: `exact` leaves out texts that stood before in the store, and lists them.
+        skip: Records to leave out, by id or as SOURCE:RECORD.
+        document_timeout_s: Seconds that tokenizing one text may take before the build gives up.
     """
 
     held_out: float = 0.05
@@ -69,6 +86,12 @@ class BuildSettings:
     text_key: str = "text"
     id_key: str = "id"
     max_record_bytes: int = 1 << 30
+    max_document_tokens: int = 0
+    encoding: str = "utf-8"
+    newlines: Literal["keep", "lf"] = "keep"
+    dedup: Literal["off", "exact"] = "off"
+    skip: tuple[str, ...] = ()
+    document_timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
         _require(
@@ -85,11 +108,32 @@ class BuildSettings:
             f"max_record_bytes = {self.max_record_bytes} must be above 0.",
         )
         _require(bool(self.text_key), "text_key must name a key.")
+        _require(
+            self.max_document_tokens == 0 or self.max_document_tokens >= LEAST_DOCUMENT_TOKENS,
+            f"max_document_tokens = {self.max_document_tokens} must be 0 (off) or at least "
+            f"{LEAST_DOCUMENT_TOKENS}: any single character must fit.",
+        )
+        _require(
+            _is_encoding(self.encoding),
+            f"encoding = {self.encoding!r} is no text encoding that Python knows.",
+        )
+        _require(
+            self.newlines in ("keep", "lf"), f"newlines = {self.newlines!r} must be keep or lf."
+        )
+        _require(self.dedup in ("off", "exact"), f"dedup = {self.dedup!r} must be off or exact.")
+        _require(
+            self.document_timeout_s > 0,
+            f"document_timeout_s = {self.document_timeout_s} must be above 0.",
+        )
 
     @property
     def options(self) -> SourceOptions:
         return SourceOptions(
-            text_key=self.text_key, id_key=self.id_key, max_record_bytes=self.max_record_bytes
+            text_key=self.text_key,
+            id_key=self.id_key,
+            max_record_bytes=self.max_record_bytes,
+            encoding=codecs.lookup(self.encoding).name,
+            newlines=self.newlines,
         )
 
     def bears(self, bad: int, *, of: int) -> bool:

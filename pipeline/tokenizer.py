@@ -4,7 +4,8 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -119,12 +120,44 @@ class Tokenizer:
         pieces = self._pieces
         if pieces is None:
             return np.frombuffer(data, dtype=np.uint8).astype(np.int32)
-        if self._blank is None or _BLANK_UTF8 not in data:
+        if self._blank is None or not _has_blank(data):
             return np.asarray(pieces.encode(data, **self._as_array), dtype=np.int32)
         parts: list[Ids] = []
         for part in data.split(_BLANK_UTF8):
             parts += [np.asarray(pieces.encode(part), dtype=np.int32), self._blank]
         return np.concatenate(parts[:-1])
+
+    def encode_all(self, texts: Sequence[bytes]) -> list[Ids]:
+        """`encode_utf8` of each, in one call: the ids are the same."""
+        pieces = self._pieces
+        if pieces is None or not self._as_array:
+            return [self.encode_utf8(data) for data in texts]
+        plain = [i for i, data in enumerate(texts) if self._blank is None or not _has_blank(data)]
+        found = pieces.encode([texts[i] for i in plain], num_threads=1, **self._as_array)
+        ids: dict[int, Ids] = dict(zip(plain, found, strict=True)) if plain else {}
+        return [ids[i] if i in ids else self.encode_utf8(data) for i, data in enumerate(texts)]
+
+    def count_bytes(self, ids: Ids) -> int:
+        """How many of the ids spell a letter in bytes."""
+        if self._pieces is None:
+            return len(ids)
+        return int(self._byte_ids[ids].sum())
+
+    def count_unknown(self, ids: Ids) -> int:
+        """How many of the ids stand for an unknown letter, which is lost."""
+        return 0 if self._pieces is None else int((ids == self._pieces.unk_id()).sum())
+
+    @cached_property
+    def _byte_ids(self) -> npt.NDArray[np.bool_]:
+        pieces = self._pieces
+        size = pieces.get_piece_size() if pieces else 0
+        return np.array([bool(pieces and pieces.is_byte(i)) for i in range(size)], np.bool_)
+
+    def bare_encoder(self) -> Callable[[bytes], Any]:
+        """The library's own encoder and nothing around it, to measure against."""
+        if self._pieces is None:
+            return lambda data: np.frombuffer(data, dtype=np.uint8).astype(np.int32)
+        return partial(self._pieces.encode, **self._as_array)
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
         """Text of ids; begin and end say nothing."""
@@ -177,6 +210,11 @@ def train_from_settings(texts: Iterable[str], settings: TokenizerSettings) -> by
         seed=settings.seed,
         sample_bytes=settings.sample_bytes,
     )
+
+
+def _has_blank(data: bytes) -> bool:
+    """Whether the letter BLANK is in a text; its first byte is found at once, or is not there."""
+    return _BLANK_UTF8[0] in data and _BLANK_UTF8 in data
 
 
 def _in_words(message: str, vocab_size: int, pieces: list[str]) -> str:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pipeline import records
 from pipeline.build import build_store
-from pipeline.builder import count_words
 from pipeline.corpus import Document, plan_tasks
+from pipeline.encode import count_words
 from pipeline.settings import BuildSettings
 from pipeline.store import Store
 from pipeline.tokenizer import Tokenizer, train_tokenizer
@@ -69,9 +69,10 @@ records_of_a_file = st.lists(
     ended=st.booleans(),
     task_bytes=st.integers(1, 60),
     chunk=st.integers(1, 40),
+    limit=st.integers(0, 200),
 )
 def test_a_file_cut_anywhere_gives_the_records_of_the_whole(
-    lines: list[bytes], ended: bool, task_bytes: int, chunk: int
+    lines: list[bytes], ended: bool, task_bytes: int, chunk: int, limit: int
 ) -> None:
     data = b"\n".join(lines) + b"\n" * ended
     with tempfile.TemporaryDirectory() as folder, patch.object(records, "CHUNK", chunk):
@@ -81,7 +82,7 @@ def test_a_file_cut_anywhere_gives_the_records_of_the_whole(
             [
                 item
                 for task in plan_tasks([str(path)], task_bytes=size).tasks
-                for item in records.read_task(task, identity=records.identify(task))
+                for item in records.read_task(task, held=records.hold(task, limit=limit))
             ]
             for size in (1 << 20, task_bytes)
         )
@@ -127,3 +128,11 @@ def test_a_store_gives_back_every_text_once_and_in_order(
         assert not held & {kept[i] for i in store.doc_ids("train")}  # equal texts stay together
         assert held_out > 0 or not held
     assert (report.empty, report.tokens) == (len(corpus) - len(kept), lengths.sum())
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char", "byte"])
+@given(batch=st.lists(texts, max_size=6))
+def test_texts_encoded_together_have_the_ids_of_each_alone(kind: str, batch: list[str]) -> None:
+    model = tokenizer(kind)
+    found = model.encode_all([text.encode() for text in batch])
+    assert [ids.tolist() for ids in found] == [model.encode(text).tolist() for text in batch]

@@ -21,7 +21,7 @@ OWNERS = {
         "trainer/launch_ray.py",
         "jobs/cluster.py",
     },
-    "pyarrow": {"pipeline/store.py", "pipeline/part.py"},
+    "pyarrow": {"pipeline/store.py", "pipeline/part.py", "pipeline/columns.py"},
     "sentencepiece": {"pipeline/tokenizer.py"},
     "fsspec": {"pipeline/files.py"},
     "mlflow": {"trainer/tracking.py"},

@@ -1,0 +1,57 @@
+"""`longrow bench`: speed on this machine, each figure beside a bare loop of the same run."""
+
+from typing import Any
+
+import click
+
+from jobs.corpus import shipped_files
+from jobs.entry import Job, Outcome, run
+
+
+@click.command("bench", cls=Job)
+@click.argument("what", type=click.Choice(["pipeline"]))
+@click.argument("inputs", nargs=-1)
+@click.option("--tokenizer", default="", help="File or URL; without it one is trained first.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Of every measurement; medians are shown.",
+)
+@click.option("--rows", type=click.IntRange(min=1), default=64, show_default=True, help="B.")
+@click.option("--segment", type=click.IntRange(min=1), default=512, show_default=True, help="L.")
+def command(
+    what: str, inputs: tuple[str, ...], *, tokenizer: str, repeats: int, rows: int, segment: int
+) -> Outcome:
+    """Measure a part of the system beside bare loops of the libraries below it.
+
+    INPUTS are a corpus that fits into memory; without it the one that comes with the project.
+    """
+    from jobs.bench_pipeline import measure  # its libraries are slow to import
+    from pipeline.layout import Layout
+
+    figures = measure(
+        inputs or shipped_files(),
+        tokenizer=tokenizer,
+        repeats=repeats,
+        layout=Layout(rows=rows, segment=segment),
+        say=lambda name: click.echo(f"measuring: {name}", err=True),
+    )
+    print(in_words(figures))
+    return Outcome(facts={"bench": what, "repeats": repeats, "figures": figures})
+
+
+def in_words(figures: list[dict[str, Any]]) -> str:
+    """The figures as a table."""
+    lines = [f"{'':<8}{'ours':>12}{'bare':>12}  {'a CPU second':<14}{'ratio':>6}  lowest highest"]
+    lines += [
+        f"{f['name']:<8}{f['ours']:>12,.2f}{f['bare']:>12,.2f}  {f['unit']:<14}{f['ratio']:>6.2f}"
+        f"  {f['lowest']:>6.2f} {f['highest']:>7.2f}   {f['bare_loop']}"
+        for f in figures
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    run(command)

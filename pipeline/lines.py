@@ -1,0 +1,26 @@
+r"""Pieces of a file -> its lines. They end at b"\n" and nowhere else, U+2028 is none."""
+
+from collections.abc import Iterable, Iterator
+
+Chunks = Iterable[tuple[int, bytes]]  # (byte of the unpacked file where a piece begins, the piece)
+
+
+def split_lines(chunks: Chunks, *, limit: int) -> Iterator[tuple[int, bytes | None]]:
+    """Each line with its end, and where it begins; None for one longer than `limit` bytes."""
+    pieces: list[bytes] = []
+    size = 0
+    begins: int | None = None
+    for offset, chunk in chunks:
+        at = 0
+        while at < len(chunk):
+            stop = chunk.find(b"\n", at) + 1 or len(chunk)
+            begins = offset + at if begins is None else begins
+            size += stop - at
+            if size <= limit:
+                pieces.append(chunk[at:stop])
+            if chunk[stop - 1] == 0x0A:
+                yield begins, b"".join(pieces) if size <= limit else None
+                pieces, size, begins = [], 0, None
+            at = stop
+    if begins is not None:
+        yield begins, b"".join(pieces) if size <= limit else None

@@ -1,0 +1,69 @@
+"""Which documents of a store repeat the text of an earlier one, and the drop list that says so."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.part import Part
+
+DROPPED = 255  # in the place of a split: in neither
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """One document that is left out: it stays in its part, and no split holds it."""
+
+    doc_id: int
+    uid: str
+    source: str
+    record: int
+    same_as: int  # doc_id of the first with this text
+
+
+def find_repeats(parts: Sequence[Part]) -> list[Dropped]:
+    """Documents whose text stood before, in store order.
+
+    Equal texts have equal ids, so no text is read: 16 bytes of hash a document are kept.
+    """
+    first: dict[bytes, int] = {}
+    found: list[Dropped] = []
+    for doc_id, (part, row) in enumerate(_rows(parts)):
+        digest = hashlib.blake2b(part.tokens(row).data, digest_size=16).digest()
+        same_as = first.setdefault(digest, doc_id)
+        if same_as != doc_id:
+            found.append(
+                Dropped(
+                    doc_id=doc_id,
+                    uid=part.value("uid", row),
+                    source=part.value("source", row),
+                    record=part.value("record", row),
+                    same_as=same_as,
+                )
+            )
+    return found
+
+
+def without(splits: npt.NDArray[np.uint8], dropped: Sequence[Dropped]) -> npt.NDArray[np.uint8]:
+    """(documents,) splits with `DROPPED` where a document is left out."""
+    marked = splits.copy()
+    marked[[entry.doc_id for entry in dropped]] = DROPPED
+    return marked
+
+
+def drop_list(dropped: Sequence[Dropped]) -> bytes:
+    """The drop list's file, a JSON object a line."""
+    lines = (
+        {name: getattr(entry, name) for name in ("doc_id", "record", "same_as", "source", "uid")}
+        for entry in dropped
+    )
+    return b"".join((json.dumps(line, ensure_ascii=False) + "\n").encode() for line in lines)
+
+
+def _rows(parts: Sequence[Part]) -> Iterator[tuple[Part, int]]:
+    for part in parts:
+        for row in range(part.num_documents):
+            yield part, row

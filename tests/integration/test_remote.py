@@ -1,0 +1,141 @@
+"""Corpora and stores behind URLs: a web server and an S3 server of this machine, for real."""
+
+import functools
+import gzip
+import http.server
+import json
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.build import build_store
+from pipeline.errors import DataError
+from pipeline.finish import BuildReport
+from pipeline.settings import BuildSettings
+from pipeline.store import Store
+from pipeline.tokenizer import train_tokenizer
+
+TEXTS = [f"text {i} \u2028\r\n" * (i % 9 + 1) for i in range(120)]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A corpus of a long file and a packed one, a tokenizer, and the store of both."""
+    (tmp_path / "byte").write_bytes(train_tokenizer([], vocab_size=0, model_type="byte"))
+    (tmp_path / "in/deep").mkdir(parents=True)
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
+    (tmp_path / "in/a b.jsonl").write_text(lines)
+    (tmp_path / "in/deep/c.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    build(tmp_path, [str(tmp_path / "in")], str(tmp_path / "local"))
+    return tmp_path
+
+
+def build(home: Path, inputs: list[str], out: str, tokenizer: str = "") -> BuildReport:
+    return build_store(
+        inputs,
+        tokenizer=tokenizer or str(home / "byte"),
+        out=out,
+        settings=BuildSettings(task_bytes=4_000),
+    )
+
+
+def texts(store: str) -> list[str]:
+    opened = Store.open(store)
+    return [opened.text(i) for i in range(opened.manifest.documents)]
+
+
+class Plain(http.server.SimpleHTTPRequestHandler):
+    """A web server that knows no ranges."""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+class Ranges(Plain):
+    """A web server that does."""
+
+    def do_GET(self) -> None:
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if not wanted:
+            super().do_GET()
+            return
+        data = Path(self.translate_path(self.path)).read_bytes()
+        first, last = int(wanted[1]), min(int(wanted[2]), len(data) - 1)
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.end_headers()
+        self.wfile.write(data[first : last + 1])
+
+    def end_headers(self) -> None:
+        self.send_header("Accept-Ranges", "bytes")
+        super().end_headers()
+
+
+@pytest.fixture(params=[Plain, Ranges])
+def web(request: pytest.FixtureRequest, home: Path) -> Iterator[str]:
+    """The folder `home` as a web server shows it; the address."""
+    handler = functools.partial(request.param, directory=str(home))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_corpus_is_read_from_the_web(home: Path, web: str) -> None:
+    pytest.importorskip("aiohttp", reason="http:// needs aiohttp")
+    addresses = [f"{web}/in/a%20b.jsonl", f"{web}/in/deep/c.jsonl.gz"]
+    report = build(home, addresses, str(home / "store"), tokenizer=f"{web}/byte")
+    assert report.parts > 3  # the long file was cut
+    assert report.rejected == {}
+    assert texts(str(home / "store")) == texts(str(home / "local"))
+    with pytest.raises(DataError, match="nowhere"):
+        build(home, [f"{web}/in/nowhere.jsonl"], str(home / "other"))
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An empty bucket on an S3 server of this machine; its address."""
+    pytest.importorskip("s3fs", reason="s3:// needs s3fs (pip install 'longrow[s3]')")
+    moto = pytest.importorskip("moto.server", reason="the S3 server needs moto[server]")
+    import fsspec
+
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    fsspec.filesystem("s3").clear_instance_cache()
+    fsspec.filesystem("s3").mkdir("s3://bucket")
+    yield "s3://bucket"
+    server.stop()
+
+
+@pytest.mark.filterwarnings("ignore")  # of boto and moto, which are not ours
+def test_a_corpus_and_its_store_live_on_s3(home: Path, bucket: str) -> None:
+    import fsspec
+
+    remote = fsspec.filesystem("s3")
+    remote.put(str(home / "in"), f"{bucket}/", recursive=True)
+    remote.put(str(home / "byte"), f"{bucket}/byte")
+    report = build(home, [f"{bucket}/in"], f"{bucket}/store", tokenizer=f"{bucket}/byte")
+    assert texts(f"{bucket}/store") == texts(str(home / "local"))
+    assert Store.open(f"{bucket}/store").verify() == []
+    assert build(home, [f"{bucket}/in"], f"{bucket}/store") == report  # nothing is built again
+    for name in ("manifest.json", "index.arrow"):
+        assert remote.cat(f"{bucket}/store/{name}") == (home / "local" / name).read_bytes()
+    globbed = build(home, [f"{bucket}/in/**/*.gz"], f"{bucket}/other")
+    assert globbed.documents == len(TEXTS)
+    part = Store.open(f"{bucket}/store").manifest.parts[0]
+    remote.pipe(f"{bucket}/store/{part.name}", b"short")
+    with pytest.raises(DataError, match=r"holds 5 bytes"):
+        Store.open(f"{bucket}/store")

@@ -1,0 +1,159 @@
+"""Parquet and Arrow: every row once, in stretches, and what is wrong with one is named."""
+
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import reasons
+from pipeline.corpus import Document, Plan, Reject, SourceOptions, plan_tasks
+from pipeline.errors import DataError
+from pipeline.records import hold, read_task
+
+TEXTS = [f"text {i} \r\n\u2028 \x00 é" * (i % 7) for i in range(60)]
+KINDS = ["parquet", "arrow", "arrow stream"]
+
+
+def packed(kind: str, table: pa.Table, *, rows: int = 8, compression: str = "zstd") -> bytes:
+    out = io.BytesIO()
+    if kind == "parquet":
+        pq.write_table(
+            table, out, row_group_size=rows, compression=compression, write_page_checksum=True
+        )
+        return out.getvalue()
+    new = pa.ipc.new_file if kind == "arrow" else pa.ipc.new_stream
+    with new(out, table.schema) as file:
+        file.write_table(table, max_chunksize=rows)
+    return out.getvalue()
+
+
+def table(**columns: Any) -> pa.Table:
+    return pa.table({"other": list(range(len(TEXTS))), "text": TEXTS} | columns)
+
+
+def plan(path: Path, task_bytes: int = 1 << 20, **options: Any) -> Plan:
+    return plan_tasks([str(path)], task_bytes=task_bytes, options=SourceOptions(**options))
+
+
+def read(made: Plan, limit: int = 1 << 20) -> list[Document | Reject]:
+    return [i for task in made.tasks for i in read_task(task, held=hold(task, limit=limit))]
+
+
+def texts(items: list[Document | Reject]) -> list[str]:
+    return [item.text for item in items if isinstance(item, Document)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["a.parquet", "a.dat", "a.arrow", "a"])
+def test_a_table_is_known_by_its_bytes_and_every_row_is_read(
+    tmp_path: Path, kind: str, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(packed(kind, table(id=[f"d{i}" for i in range(60)])))
+    items = read(plan(path))
+    assert texts(items) == TEXTS
+    assert [i.uid for i in items if isinstance(i, Document)] == [f"d{i}" for i in range(60)]
+    assert [i.record for i in items] == list(range(60))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("limit", [0, 1 << 20])
+def test_a_table_is_cut_between_its_groups_and_gives_the_same_rows(
+    tmp_path: Path, kind: str, limit: int
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(packed(kind, table()))
+    whole = plan(path)
+    cut = plan(path, task_bytes=path.stat().st_size // 5)
+    assert len(whole.tasks) == 1
+    assert len(cut.tasks) >= 3
+    assert read(cut, limit) == read(whole, limit)
+    assert cut.num_bytes == whole.num_bytes == path.stat().st_size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_may_lie_deeper_or_be_of_any_kind_of_text(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a"
+    nested = pa.array([{"text": text, "n": 1} for text in TEXTS])
+    whole_numbers = list(range(60))
+    path.write_bytes(packed(kind, pa.table({"deep": nested, "id": whole_numbers})))
+    items = read(plan(path, text_key="deep.text"))
+    assert texts(items) == TEXTS
+    assert [i.uid for i in items if isinstance(i, Document)][:3] == ["0", "1", "2"]
+    for type_ in (pa.large_string(), pa.binary(), pa.large_binary()):
+        raw = pa.array([text.encode() for text in TEXTS]).cast(type_)
+        path.write_bytes(packed(kind, pa.table({"a.b": raw})))
+        assert texts(read(plan(path, text_key="a.b"))) == TEXTS
+    path.write_bytes(packed(kind, pa.table({"text": pa.array(TEXTS).dictionary_encode()})))
+    assert texts(read(plan(path))) == TEXTS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bad_row_is_named_and_its_neighbours_are_kept(tmp_path: Path, kind: str) -> None:
+    raw: list[bytes | None] = [text.encode() for text in TEXTS]
+    raw[3], raw[20], raw[41] = None, b"good \xe9 bad", b"x" * 500
+    path = tmp_path / "a"
+    path.write_bytes(packed(kind, pa.table({"text": raw})))
+    items = read(plan(path, max_record_bytes=300))
+    bad = [item for item in items if isinstance(item, Reject)]
+    assert [(b.record, b.reason, b.place) for b in bad] == [
+        (3, reasons.NO_TEXT, "a, row 3"),
+        (20, reasons.NOT_UTF8, "a, row 20"),
+        (41, reasons.TOO_LARGE, "a, row 41"),
+    ]
+    assert texts(items) == [text for i, text in enumerate(TEXTS) if i not in (3, 20, 41)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_without_the_column_is_refused_before_the_build(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(packed(kind, pa.table({"body": TEXTS, "n": list(range(60))})))
+    with pytest.raises(DataError, match=r"no column 'text'; it has body, n\..*--text-key"):
+        plan(path)
+    with pytest.raises(DataError, match=r"'n' of .* is of type int64"):
+        plan(path, text_key="n")
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+def test_a_damaged_row_group_costs_its_own_rows_and_no_others(
+    tmp_path: Path, compression: str
+) -> None:
+    data = bytearray(packed("parquet", table(), compression=compression))
+    path = tmp_path / "a.parquet"
+    path.write_bytes(data)
+    chunk = pq.ParquetFile(path).metadata.row_group(2).column(1)
+    data[chunk.dictionary_page_offset + chunk.total_compressed_size // 2] ^= 0x55
+    path.write_bytes(data)
+    items = read(plan(path))
+    bad = [item for item in items if isinstance(item, Reject)]
+    assert [(b.record, b.reason) for b in bad] == [(16, reasons.DAMAGED)]
+    assert texts(items) == TEXTS[:16] + TEXTS[24:]
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_a_table_that_is_cut_short_is_a_damaged_archive(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(packed(kind, table())[:-30])
+    (item,) = read(plan(path))
+    assert isinstance(item, Reject)
+    assert item.reason == reasons.DAMAGED
+
+
+def test_the_identity_of_a_stretch_hangs_on_its_rows_and_their_place(tmp_path: Path) -> None:
+    def identity(rows: pa.Table) -> tuple[str, ...]:
+        path = tmp_path / hashlib.sha256(str(rows).encode()).hexdigest()
+        path.write_bytes(packed("arrow", rows))
+        made = plan(path, task_bytes=path.stat().st_size // 3)
+        return tuple(i for task in made.tasks for i in hold(task).identity)
+
+    whole = identity(pa.table({"text": ["ab", "c"] * 30}))
+    assert len(whole) > 2
+    assert identity(pa.table({"text": ["a", "bc"] * 30})) != whole
+    assert len(set(whole)) == len(whole)  # equal rows elsewhere in the file are others
+    missing: list[str | None] = ["ab", "c"] * 30
+    missing[0] = None
+    assert identity(pa.table({"text": missing})) != identity(pa.table({"text": ["", *missing[1:]]}))
