@@ -109,6 +109,8 @@ def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     except BaseException as error:
+        if isinstance(error, SystemExit) and error.code == signal.SIGTERM:
+            error = Terminated()  # as Ray's own handler says it, while it starts
         if isinstance(error, SystemExit):
             raise
         code, message = explain(error)

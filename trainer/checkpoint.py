@@ -208,7 +208,7 @@ def checkpoints(folder: Path) -> list[Path]:
     """The committed checkpoints under `folder`, oldest first; of one step, by attempt."""
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name))
+    return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name) and path.is_dir())
 
 
 def living(folder: Path, attempts: Sequence[Attempt]) -> list[Path]:

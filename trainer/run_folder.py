@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.errors import DataError
 from pipeline.files import write_whole
 from trainer.errors import ConfigError
 
@@ -84,7 +85,7 @@ class RunFolder:
     def read_json(self, name: str) -> dict[str, Any] | None:
         """The JSON object in file `name`, or None where there is no such file."""
         path = self.path / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return _table(path, path.read_bytes()) if path.exists() else None
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         """Write `value` to file `name`, whole or not at all."""
@@ -93,10 +94,7 @@ class RunFolder:
 
     def attempts(self) -> list[Attempt]:
         """All starts of the workers so far, oldest first."""
-        return [
-            Attempt(**json.loads(path.read_text(encoding="utf-8")))
-            for path in sorted(self._attempts.glob("*.json"))
-        ]
+        return [_attempt(path) for path in sorted(self._attempts.glob("[0-9]*.json"))]
 
     def next_attempt(self) -> int:
         """The number that the next attempt takes."""
@@ -147,10 +145,13 @@ class RunFolder:
         """The lines of metrics.jsonl; one that a crash cut short is left out."""
         if not self.metrics.exists():
             return
-        with self.metrics.open(encoding="utf-8") as file:
+        with self.metrics.open("rb") as file:
             for line in file:
-                if line.endswith("\n"):
-                    yield json.loads(line)
+                if line.endswith(b"\n"):
+                    told = _table(self.metrics, line)
+                    if not {"kind", "step"} <= told.keys():
+                        raise _damaged(self.metrics, "a line has no kind or no step")
+                    yield told
 
     def sync_lines(self) -> None:
         """See that the lines so far are on the disk, as the checkpoint after them will be."""
@@ -180,3 +181,26 @@ class RunFolder:
             if line["kind"] != "evaluation" or line["step"] != step
         ]
         write_whole(str(self.metrics), "".join(kept).encode())
+
+
+def _table(path: Path, data: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(data)
+    except ValueError as error:  # no UTF-8, or no JSON
+        raise _damaged(path, str(error)) from error
+    if not isinstance(told, dict):
+        raise _damaged(path, "it holds no table")
+    return told
+
+
+def _attempt(path: Path) -> Attempt:
+    try:
+        return Attempt(**_table(path, path.read_bytes()))
+    except TypeError as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: Path, what: str) -> DataError:
+    return DataError(
+        f"{path} is damaged: {what}. Put it back from a copy; or train under another run.name."
+    )

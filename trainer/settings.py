@@ -3,6 +3,7 @@
 Each class is one section of the run's TOML file (jobs/config.py puts them together).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
@@ -84,8 +85,8 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         _require(
-            self.learning_rate > 0,
-            f"optimizer.learning_rate = {self.learning_rate} must be above 0.",
+            0 < self.learning_rate < math.inf,
+            f"optimizer.learning_rate = {self.learning_rate} must be above 0 and finite.",
         )
         _require(
             self.warmup_steps >= 0,

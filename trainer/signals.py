@@ -21,8 +21,10 @@ class StopWish:
         return "" if self.signal is None else f"{self.signal.name} was received"
 
     def ask(self, number: int, _frame: FrameType | None) -> None:
-        """Take a signal: the first is remembered, a second raises KeyboardInterrupt."""
+        """Take a signal: the first is remembered, a second ends at once, as the first would."""
         if self.signal is not None:
+            if self.signal is signal.SIGTERM:
+                raise SystemExit(int(signal.SIGTERM))
             raise KeyboardInterrupt
         self.signal = signal.Signals(number)
 

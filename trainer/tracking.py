@@ -129,15 +129,15 @@ class Tracker:
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # not how it makes its tables
         try:
             client = MlflowClient(tracking_uri=uri)
-            run_id = run_id or _begin(client, run)
+            run_id = (run_id and _known(client, run_id)) or _begin(client, run)
             client.update_run(run_id, status="RUNNING")
             client.log_batch(run_id, tags=[RunTag(key, value) for key, value in run.tags.items()])
             held = {
                 kind: {metric.step for metric in client.get_metric_history(run_id, key)}
                 for kind, key in (("step", "train/step_seconds"), ("evaluation", "eval/loss"))
             }
-        except (MlflowException, OSError) as error:
-            raise ConfigError(
+        except Exception as error:
+            raise ConfigError(  # a database that is locked or full says so in many ways
                 f"MLflow at {uri} cannot be used: {str(error).splitlines()[0][:200]}. Start its "
                 "server, correct tracking.uri, or leave it empty for a file beside the runs."
             ) from error
@@ -284,6 +284,16 @@ class Tracker:
                 f"MLflow does not answer ({str(error).splitlines()[0][:160]}). Training goes on; "
                 "what is missing there is kept and sent later."
             )
+
+
+def _known(client: MlflowClient, run_id: str) -> str:
+    """The id of a run that MLflow holds; empty if its database was lost or emptied since."""
+    try:
+        return client.get_run(run_id).info.run_id
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return ""
 
 
 def _begin(client: MlflowClient, run: TrackedRun) -> str:

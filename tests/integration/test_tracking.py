@@ -149,6 +149,14 @@ def test_a_defect_of_mlflow_is_told_and_costs_only_itself(
     assert logged(uri, tracker.run_id) == [1]
 
 
+def test_a_run_that_mlflow_has_lost_begins_anew(uri: str, tmp_path: Path) -> None:
+    tracker = start(uri, tmp_path, run_id="0" * 32)
+    assert tracker.run_id != "0" * 32
+    tracker.line(step(1))
+    tracker.close("done")
+    assert logged(uri, tracker.run_id) == [1]
+
+
 def test_a_tracking_address_that_is_none_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"MLflow at sqlite:////proc/nowhere.*tracking\.uri"):
         start("sqlite:////proc/nowhere/mlflow.db", tmp_path)

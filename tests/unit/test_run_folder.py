@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.errors import DataError
 from trainer.errors import ConfigError
 from trainer.run_folder import Attempt, RunFolder
 
@@ -65,3 +66,16 @@ def test_evaluations_past_the_step_go_with_their_lines(folder: RunFolder) -> Non
         (folder.evaluations / f"step_{step:08d}.json").write_text("[]")
     folder.cut(5)
     assert [path.name for path in folder.evaluations.iterdir()] == ["step_00000002.json"]
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b"\xff", b""])
+def test_a_damaged_small_file_is_a_sentence_that_names_it(folder: RunFolder, data: bytes) -> None:
+    (folder.path / "config.json").write_bytes(data)
+    with pytest.raises(DataError, match=r"config\.json is damaged"):
+        folder.read_json("config.json")
+    (folder.path / "attempts" / "0001.json").write_bytes(data)
+    with pytest.raises(DataError, match=r"0001\.json is damaged"):
+        folder.attempts()
+    folder.metrics.write_bytes(data + b"\n")
+    with pytest.raises(DataError, match=r"metrics\.jsonl is damaged"):
+        list(folder.lines())
