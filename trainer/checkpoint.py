@@ -59,6 +59,11 @@ class Snapshot:
     state: dict[str, Any] | None
     rows: tuple[int, int]
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensors; state.json and the manifest are small beside them."""
+        return sum(tensor.nbytes for tensors in self.files.values() for tensor in tensors.values())
+
 
 def checkpoint_name(step: int, attempt: int) -> str:
     """Name of the folder of `step`, written by `attempt`."""
@@ -120,11 +125,28 @@ def write_part(snapshot: Snapshot, folder: Path, *, rank: int) -> None:
         write_whole(str(folder / "state.json"), json.dumps(snapshot.state, indent=1).encode())
     low, high = snapshot.rows
     for name, tensors in snapshot.files.items():
-        save_file(tensors, folder / name, metadata={"rows": f"{low}:{high}"})
+        try:
+            save_file(tensors, folder / name, metadata={"rows": f"{low}:{high}"})
+        except SafetensorError as error:  # how it says that the disk is full
+            raise OSError(f"{folder / name} cannot be written: {error}") from error
         _sync(folder / name)
     names = [*snapshot.files, *(["state.json"] if snapshot.state is not None else [])]
     listing = {name: _describe(folder / name) for name in names}
     write_whole(str(folder / f"rank-{rank}.json"), json.dumps(listing, indent=1).encode())
+
+
+def check_room(folder: Path, *, size_bytes: int) -> None:
+    """See that `size_bytes` more fit on the disk that holds `folder`.
+
+    Raises:
+        OSError: They do not.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < size_bytes:
+        raise OSError(
+            f"{folder} has {free:,} bytes free, the next checkpoint takes {size_bytes:,}. Make "
+            "room there, or lower checkpoint.keep_last and checkpoint.keep_best."
+        )
 
 
 def commit(folder: Path, target: Path, *, world_size: int, deadline_s: float) -> None:
@@ -191,17 +213,6 @@ def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
             return path, passed
         passed += wrong
     return None, passed
-
-
-def drop_old(folder: Path, *, keep_last: int, attempt: int) -> None:
-    """Remove all but the newest `keep_last` checkpoints, and unfinished ones of older attempts."""
-    for path in checkpoints(folder)[:-keep_last]:
-        (path / "manifest.json").unlink(missing_ok=True)  # first: from here on it is no checkpoint
-        shutil.rmtree(path)
-    for path in folder.glob("step_*.part"):
-        found = NAME.fullmatch(path.stem)
-        if found and int(found[2]) < attempt:
-            shutil.rmtree(path)
 
 
 def read_state(path: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from pipeline.layout import check_shares, rows_of_rank
 from pipeline.rows_state import RowsState
 from pipeline.server import RowServer
 from pipeline.store import Store
+from trainer.best import is_best, value_of, values, without_progress
 from trainer.board import Reporter, Verdict
 from trainer.checkpoint import checkpoint_name, take_snapshot
 from trainer.evaluation import Scores, evaluate
@@ -127,7 +128,8 @@ class _Rank:
             attempt=attempt.number,
             rank=group.rank,
             world_size=group.world_size,
-            keep_last=plan.checkpoint.keep_last,
+            settings=plan.checkpoint,
+            value_of=self._value_of,
             check_lease=lambda: self._folder.check_lease(attempt.number),
         )
         self._numbers = torch.arange(mine[0], mine[1], device=group.device)
@@ -149,7 +151,7 @@ class _Rank:
         while True:
             if not self._evaluate_if_due():
                 return self._stop()
-            if training.step >= plan.trainer.steps:
+            if training.step >= plan.trainer.steps or self._judge():
                 self._save_and_wait()
                 return Verdict(status="done", step=training.step)
             waited_s = self._client.waited_s
@@ -341,6 +343,35 @@ class _Rank:
         self._ledger.restart_clock()
         return True
 
+    def _judge(self) -> bool:
+        """After an evaluation: save its step if it is the best, say if the patience is over."""
+        step, plan = self._training.step, self._plan
+        watched = plan.checkpoint.keep_best or plan.evaluate.patience
+        every = plan.evaluate.every
+        if not watched or step == 0 or every == 0 or step % every:
+            return False
+        found = values(
+            self._folder.evaluations, metric=plan.evaluate.metric, memory=plan.model.memory
+        )
+        # Rank 0 wrote them, and reads them for all: another node may not see them yet.
+        said = self._group.from_rank_0(json.dumps([is_best(found), without_progress(found)]))
+        best, stale = json.loads(said)
+        if best and plan.checkpoint.keep_best:
+            self._guard(self._save)
+        if plan.evaluate.patience == 0 or stale < plan.evaluate.patience:
+            return False
+        if self._group.rank == 0:
+            self._reporter.note(
+                f"Step {step}: {plan.evaluate.metric} has not become lower in {stale} evaluations "
+                "(evaluate.patience): the run ends here."
+            )
+        return True
+
+    def _value_of(self, step: int) -> float | None:
+        plan = self._plan
+        file = self._folder.evaluations / f"step_{step:08d}.json"
+        return value_of(file, metric=plan.evaluate.metric, memory=plan.model.memory)
+
     def _asked_to_stop(self) -> bool:
         self._reporter.beat()
         return self._group.vote(Vote(stop=bool(self._reporter.stop_reason()))).stop > 0
@@ -364,6 +395,8 @@ class _Rank:
         self._reporter.line(line)
 
     def _tell_saved(self) -> None:
+        while self._saver.notes:
+            self._reporter.note(self._saver.notes.popleft())
         self._saver.poll()
         step = self._saver.committed
         if step > self._told and self._group.rank == 0:

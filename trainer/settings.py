@@ -102,15 +102,19 @@ class EvaluateSettings:
         rows: Rows of the evaluation batch, of all workers together; 0 takes those of training.
         segment: Tokens a row reads at a time; 0 takes the segment of training.
         memory: Memory lengths to score with at the end of a run; empty takes the model's and 0.
+        metric: What is best of several evaluations, the lower the better.
+        patience: Evaluations in a row without a new best value that end the run; 0 never ends it.
     """
 
     every: int = 0
     rows: int = 0
     segment: int = 0
     memory: tuple[int, ...] = ()
+    metric: Literal["eval/loss", "eval/perplexity", "eval/bits_per_byte"] = "eval/loss"
+    patience: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("every", "rows", "segment"):
+        for name in ("every", "rows", "segment", "patience"):
             value = getattr(self, name)
             _require(value >= 0, f"evaluate.{name} = {value} must not be negative.")
         _require(
@@ -126,16 +130,26 @@ class CheckpointSettings:
     Attributes:
         every: Steps between two checkpoints; the last step and a stop always write one.
         keep_last: Newest checkpoints to keep; at least 2, for the newest may turn out damaged.
+        keep_every: Keeps those whose step is a multiple of this too; 0 keeps none for that.
+        keep_best: Keeps so many of the best by evaluate.metric too, and saves one when an
+            evaluation finds the best value so far; 0 does neither.
+        retries: Times that a save is tried again when the disk refuses, before the run fails.
     """
 
     every: int = 100
     keep_last: int = 3
+    keep_every: int = 0
+    keep_best: int = 0
+    retries: int = 3
 
     def __post_init__(self) -> None:
         _require(self.every > 0, f"checkpoint.every = {self.every} must be above 0.")
         _require(
             self.keep_last >= 2, f"checkpoint.keep_last = {self.keep_last} must be at least 2."
         )
+        for name in ("keep_every", "keep_best", "retries"):
+            value = getattr(self, name)
+            _require(value >= 0, f"checkpoint.{name} = {value} must not be negative.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

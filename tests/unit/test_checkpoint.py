@@ -14,7 +14,6 @@ from trainer.checkpoint import (
     checkpoint_name,
     checkpoints,
     commit,
-    drop_old,
     faults,
     load_memory,
     load_optimizer,
@@ -146,15 +145,6 @@ def test_an_unfinished_save_is_no_checkpoint(tmp_path: Path) -> None:
         commit(part, tmp_path / "step_00000007-a0001", world_size=2, deadline_s=0.1)
     assert checkpoints(tmp_path) == []
     assert newest_whole(tmp_path) == (None, [])
-
-
-def test_old_ones_go_and_so_does_what_earlier_attempts_left_unfinished(tmp_path: Path) -> None:
-    kept = [save(tmp_path, step=step, attempt=2) for step in (1, 2, 3, 4)][-2:]
-    (tmp_path / "step_00000009-a0001.part").mkdir()
-    (tmp_path / "step_00000009-a0002.part").mkdir()
-    drop_old(tmp_path, keep_last=2, attempt=2)
-    assert checkpoints(tmp_path) == kept
-    assert [path.name for path in tmp_path.glob("*.part")] == ["step_00000009-a0002.part"]
 
 
 def test_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
