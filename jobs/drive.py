@@ -73,13 +73,14 @@ def open_checked(config: RunConfig) -> Store:
     check_layout(
         config.rows,
         documents=len(store.doc_ids("train")),
-        world_size=_world_size(config),
+        world_size=world_size(config),
         accumulation=config.trainer.accumulation,
     )
     return store
 
 
-def _world_size(config: RunConfig) -> int:
+def world_size(config: RunConfig) -> int:
+    """W, as far as it is known before the workers are there."""
     if config.cluster.launcher == "local":  # torchrun's environment says it
         return int(os.environ.get("WORLD_SIZE", "1"))
     return config.cluster.workers
@@ -187,6 +188,7 @@ def plan_of(config: RunConfig, folder: RunFolder, store: Store) -> TrainPlan:
         evaluate=config.evaluate,
         checkpoint=config.checkpoint,
         cluster=config.cluster,
+        init=config.run.init,
     )
 
 

@@ -2,6 +2,7 @@
 
     checkpoints/step_00000100-a0001/
         model.safetensors         weights by name
+        average.safetensors       their moving average, with trainer.average alone
         optimizer.safetensors     AdamW's moments and step counts, by weight
         memory-0.safetensors ...  one a rank: states and usable of its rows, by global row
         state.json                step, rows, counters, what the run is, versions
@@ -20,7 +21,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from pipeline.files import write_whole
 
 NAME = re.compile(r"step_(\d+)-a(\d+)")
 MANIFEST_VERSION = 1
+WEIGHTS, AVERAGE = "model.safetensors", "average.safetensors"
 POLL_S = 0.05
 
 
@@ -94,8 +96,9 @@ def take_snapshot(
     rank: int,
     rows: tuple[int, int],
     state: dict[str, Any] | None,
+    average: Sequence[Tensor] = (),
 ) -> Snapshot:
-    """Copy what this rank will write to host memory."""
+    """Copy what this rank will write to host memory; an empty `average` is none."""
     files = {
         f"memory-{rank}.safetensors": {
             "states": _on_host(memory.states),
@@ -103,14 +106,15 @@ def take_snapshot(
         }
     }
     if state is not None:
-        files["model.safetensors"] = {
-            name: _on_host(parameter) for name, parameter in model.named_parameters()
-        }
+        files[WEIGHTS] = {name: _on_host(parameter) for name, parameter in model.named_parameters()}
         files["optimizer.safetensors"] = {
             f"{moment}/{name}": _on_host(value)
             for name, parameter in model.named_parameters()
             for moment, value in optimizer.state[parameter].items()
         }
+        if average:
+            named = zip(model.named_parameters(), average, strict=True)
+            files[AVERAGE] = {name: _on_host(mean) for (name, _), mean in named}
     return Snapshot(step=step, files=files, state=state, rows=rows)
 
 
@@ -220,28 +224,36 @@ def read_state(path: Path) -> dict[str, Any]:
     return json.loads((path / "state.json").read_text(encoding="utf-8"))
 
 
-def load_weights(path: Path, model: nn.Module) -> None:
-    """Put a checkpoint's weights into `model`.
+def load_weights(path: Path, model: nn.Module, *, file: str = WEIGHTS) -> None:
+    """Put a checkpoint's weights, or those of its average, into `model`.
 
     Raises:
         CheckpointError: The weights do not fit the model.
     """
-    saved = _read(path / "model.safetensors")
+    saved = _read(path / file)
     for name, parameter in model.named_parameters():
         tensor = saved.pop(name, None)
         if tensor is None or tensor.shape != parameter.shape:
             told = "no such weight" if tensor is None else f"shape {list(tensor.shape)}"
             raise CheckpointError(
-                f"{path}/model.safetensors has {told} for {name!r}, the model wants shape "
+                f"{path / file} has {told} for {name!r}, the model wants shape "
                 f"{list(parameter.shape)}. The checkpoint is of another model."
             )
         with torch.no_grad():
             parameter.copy_(tensor)
     if saved:
         raise CheckpointError(
-            f"{path}/model.safetensors has weights the model lacks: {', '.join(sorted(saved))}. "
+            f"{path / file} has weights the model lacks: {', '.join(sorted(saved))}. "
             "The checkpoint is of another model."
         )
+
+
+def load_average(path: Path, model: nn.Module) -> list[Tensor]:
+    """The moving average in a checkpoint, in the order of the weights; empty if it has none."""
+    if not (path / AVERAGE).is_file():
+        return []
+    saved = _read(path / AVERAGE)
+    return [saved[name].to(weight.device) for name, weight in model.named_parameters()]
 
 
 def load_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -13,13 +13,14 @@ import torch
 
 from model.config import ModelConfig, ModelError
 from model.transformer_xl import TransformerXL
-from model.weights import CONFIG, WEIGHTS, save_weights
+from model.weights import CONFIG, read_tensors, save_weights, set_weights
+from model.weights import WEIGHTS as FOLDER_WEIGHTS
 from model.weights import load_weights as read_folder
 from pipeline.files import write_whole
 from pipeline.layout import Layout
 from pipeline.store import Store
 from pipeline.tokenizer import Tokenizer
-from trainer.checkpoint import CheckpointError, load_weights, read_state
+from trainer.checkpoint import AVERAGE, WEIGHTS, CheckpointError, load_weights, read_state
 from trainer.errors import ConfigError
 
 ORIGIN = "origin.json"
@@ -96,7 +97,7 @@ class Loaded:
 
 
 def load_model(checkpoint: Path, *, device: torch.device) -> Loaded:
-    """Load the weights of `checkpoint`.
+    """Load the weights of `checkpoint`; their moving average where the run keeps one.
 
     Raises:
         CheckpointError: It does not hold them as its config says.
@@ -114,7 +115,7 @@ def load_model(checkpoint: Path, *, device: torch.device) -> Loaded:
             f"{', '.join(unknown)}. Take the version that wrote it."
         )
     model = TransformerXL(ModelConfig(**told)).to(device)
-    load_weights(checkpoint, model)
+    load_weights(checkpoint, model, file=_best_of(checkpoint))
     return Loaded(
         model=model.eval().requires_grad_(requires_grad=False),
         step=state["step"],
@@ -126,7 +127,7 @@ def load_model(checkpoint: Path, *, device: torch.device) -> Loaded:
 
 def is_weights_folder(folder: Path) -> bool:
     """Whether `folder` holds weights by our names, and is no checkpoint."""
-    return (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file()
+    return (folder / CONFIG).is_file() and (folder / FOLDER_WEIGHTS).is_file()
 
 
 def load_folder(folder: Path, *, device: torch.device) -> Loaded:
@@ -164,6 +165,73 @@ def export_folder(loaded: Loaded, folder: Path) -> None:
     write_whole(str(folder / ORIGIN), (json.dumps(origin, indent=1) + "\n").encode())
     if loaded.tokenizer_file or loaded.store:
         write_whole(str(folder / TOKENIZER), loaded.tokenizer().model_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """Where the weights of a run that was begun with `run.init` come from.
+
+    Attributes:
+        run: The run, or the folder where no run is known.
+        step: Steps they were trained for there.
+        mlflow_run_id: That run in MLflow; empty where it has none.
+        tokenizer_sha256: Of its store; empty where nobody knows.
+    """
+
+    run: str
+    step: int
+    mlflow_run_id: str = ""
+    tokenizer_sha256: str = ""
+
+
+def parent_of(path: Path) -> Parent:
+    """What a checkpoint, or a folder of weights, says of its origin."""
+    if is_weights_folder(path):
+        file = path / ORIGIN
+        told = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        return Parent(
+            run=path.name,
+            step=told.get("step", 0),
+            tokenizer_sha256=told.get("tokenizer_sha256", ""),
+        )
+    state = read_state(path)
+    return Parent(
+        run=Path(state["plan"]["folder"]).name,
+        step=state["step"],
+        mlflow_run_id=state["mlflow_run_id"],
+        tokenizer_sha256=state["identity"]["tokenizer.sha256"],
+    )
+
+
+def initial_weights(init: str, model: TransformerXL, *, tokenizer_sha256: str) -> None:
+    """Put the weights of a checkpoint, or of a folder, into the model of a new run.
+
+    Args:
+        init: Its path.
+        model: The new run's.
+        tokenizer_sha256: Of the new run's store.
+
+    Raises:
+        ConfigError: There is nothing there, or it is of another tokenizer.
+        CheckpointError: They do not fit the model; of a folder, ModelError.
+    """
+    path = Path(init)
+    if not path.is_dir():
+        raise ConfigError(f"run.init = {init!r} is not there. Name a checkpoint or its copy.")
+    known = parent_of(path).tokenizer_sha256
+    if known and known != tokenizer_sha256:
+        raise ConfigError(
+            f"{path} is of tokenizer {known[:12]}, the run's store of {tokenizer_sha256[:12]}: its "
+            "weights know other tokens. Build the store with the tokenizer of the weights."
+        )
+    if is_weights_folder(path):
+        set_weights(model, read_tensors(path / FOLDER_WEIGHTS))
+    else:
+        load_weights(path, model, file=_best_of(path))
+
+
+def _best_of(checkpoint: Path) -> str:
+    return AVERAGE if (checkpoint / AVERAGE).is_file() else WEIGHTS
 
 
 def best_device() -> torch.device:

@@ -21,6 +21,7 @@ from pipeline.layout import check_shares, rows_of_rank
 from pipeline.rows_state import RowsState
 from pipeline.server import RowServer
 from pipeline.store import Store
+from trainer.average import averaged, move_average
 from trainer.best import is_best, value_of, values, without_progress
 from trainer.board import Reporter, Verdict
 from trainer.checkpoint import checkpoint_name, take_snapshot
@@ -133,6 +134,10 @@ class _Rank:
             check_lease=lambda: self._folder.check_lease(attempt.number),
         )
         self._numbers = torch.arange(mine[0], mine[1], device=group.device)
+        counters = training.counters
+        self._seen = torch.tensor(
+            [counters.norm_mean, counters.norm_count], dtype=torch.float64, device=group.device
+        )
         self._error: str | None = None
         self._steps = StepPlan(
             accumulation=plan.trainer.accumulation,
@@ -140,6 +145,7 @@ class _Rank:
             precision=plan.trainer.precision,
             seed=plan.seed,
             world_size=group.world_size,
+            spike_factor=plan.trainer.spike_factor,
         )
 
     def run(self) -> Verdict:
@@ -169,7 +175,11 @@ class _Rank:
                 step=training.step,
                 targets=targets,
                 rate=rate,
+                seen=self._seen,
             )
+            self._seen = result.seen
+            if training.average:
+                move_average(training.average, training.model, decay=plan.trainer.average)
             training.step, training.rows = training.step + 1, after
             self._ledger.add(
                 Entry(
@@ -245,8 +255,8 @@ class _Rank:
             self._save_and_wait()
             raise DoomedError(
                 "error",
-                f"{SKIPS_IN_ROW} updates in a row were not finite, the last at step {step}. The "
-                "weights are as before them, in the newest checkpoint. Lower "
+                f"{SKIPS_IN_ROW} updates in a row were not finite or spikes, the last at step "
+                f"{step}. The weights are as before them, in the newest checkpoint. Lower "
                 "optimizer.learning_rate, or look at the documents named above.",
             )
         if step % plan.checkpoint.every == 0 or step == plan.trainer.steps:
@@ -276,6 +286,7 @@ class _Rank:
                 rank=self._group.rank,
                 rows=self._mine,
                 state=state,
+                average=training.average,
             )
         )
         self._saved = training.step
@@ -323,16 +334,17 @@ class _Rank:
             lengths = plan.evaluate.memory or tuple(dict.fromkeys((plan.model.memory, 0)))
         scores: list[Scores] = []
         for length in lengths:
-            found = evaluate(
-                self._training.model,
-                self._store,
-                self._group,
-                step=step,
-                rows=plan.evaluate.rows or plan.layout.rows,
-                segment=plan.evaluate.segment or plan.layout.segment,
-                memory=length,
-                should_stop=self._asked_to_stop,
-            )
+            with averaged(self._training.model, self._training.average):
+                found = evaluate(
+                    self._training.model,
+                    self._store,
+                    self._group,
+                    step=step,
+                    rows=plan.evaluate.rows or plan.layout.rows,
+                    segment=plan.evaluate.segment or plan.layout.segment,
+                    memory=length,
+                    should_stop=self._asked_to_stop,
+                )
             if found is None:
                 return False
             scores.append(found)

@@ -28,6 +28,7 @@ class TrainPlan:
         launch: Names this start of the driver; the retry budget counts its attempts alone.
         mlflow_run_id: Kept in each checkpoint; empty without tracking.
         seed: Of the weights and of the dropout noise.
+        init: Checkpoint or folder whose weights the run begins with; empty draws them.
     """
 
     folder: str
@@ -44,6 +45,7 @@ class TrainPlan:
     evaluate: EvaluateSettings
     checkpoint: CheckpointSettings
     cluster: ClusterSettings
+    init: str = ""
 
     def identity(self) -> dict[str, Any]:
         """What makes the run this run: a resume with another value of any of these is refused."""

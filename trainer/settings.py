@@ -26,6 +26,10 @@ class TrainerSettings:
         deterministic: Torch's deterministic algorithms: on a GPU, bit-exact resumes for some speed.
         z_loss: Adds z_loss * log(Z)^2 to each target's loss, which keeps logits from drifting; 0 is
             off. 1e-4 is usual. The losses that are told are without it.
+        spike_factor: Skips an update whose gradient norm is more than this times the usual one, as
+            one that is not finite is skipped; 0 skips none. 10 is careful.
+        average: Decay a step of a moving average of the weights, which is saved, and scored in the
+            place of the weights; 0 keeps none. 0.999 is usual.
     """
 
     steps: int = 1_000
@@ -34,6 +38,8 @@ class TrainerSettings:
     threads: int = 0
     deterministic: bool = False
     z_loss: float = 0.0
+    spike_factor: float = 0.0
+    average: float = 0.0
 
     def __post_init__(self) -> None:
         _require(self.steps > 0, f"trainer.steps = {self.steps} must be above 0.")
@@ -43,17 +49,24 @@ class TrainerSettings:
         _require(
             0 <= self.z_loss < float("inf"), f"trainer.z_loss = {self.z_loss} must be 0 or more."
         )
+        _require(
+            self.spike_factor == 0 or 1 < self.spike_factor < float("inf"),
+            f"trainer.spike_factor = {self.spike_factor} must be 0 or above 1.",
+        )
+        _require(0 <= self.average < 1, f"trainer.average = {self.average} must lie in [0, 1).")
         _require(self.threads >= 0, f"trainer.threads = {self.threads} must not be negative.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSettings:
-    """AdamW with linear warm-up and cosine decay.
+    """AdamW with linear warm-up and then a schedule.
 
     Attributes:
         learning_rate: Peak, reached at the end of the warm-up.
         warmup_steps: Steps from 0 to the peak.
-        final_ratio: Learning rate at the last step, as a part of the peak.
+        schedule: What follows: half a cosine or a line down to the last step, the inverse square
+            root of the step, which needs no last step, or the peak for good.
+        final_ratio: Learning rate at the last step, as a part of the peak; of cosine and linear.
         betas: AdamW's decay rates of the two moments.
         epsilon: AdamW's epsilon.
         weight_decay: Of matrices; biases, gains and embeddings are not decayed.
@@ -62,6 +75,7 @@ class OptimizerSettings:
 
     learning_rate: float = 2.5e-4
     warmup_steps: int = 100
+    schedule: Literal["cosine", "linear", "inverse_sqrt", "constant"] = "cosine"
     final_ratio: float = 0.05
     betas: tuple[float, float] = (0.9, 0.98)
     epsilon: float = 1e-8

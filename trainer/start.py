@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from model.config import ModelError
@@ -20,8 +20,10 @@ from pipeline.layout import RowsError
 from pipeline.rows_state import RowsState
 from pipeline.server import RowServer
 from pipeline.store import Store
+from trainer.average import begin_average
 from trainer.board import Reporter
 from trainer.checkpoint import (
+    load_average,
     load_memory,
     load_optimizer,
     load_weights,
@@ -31,6 +33,7 @@ from trainer.checkpoint import (
 )
 from trainer.errors import ConfigError
 from trainer.group import Group
+from trainer.load import initial_weights
 from trainer.optimizer import make_optimizer
 from trainer.plan import TrainPlan, check_identity
 from trainer.run_folder import Attempt, RunFolder
@@ -89,11 +92,15 @@ class Counters:
         skipped: Updates skipped so far.
         skipped_in_row: Updates skipped since the last applied one.
         targets: Targets that entered a loss.
+        norm_mean: Usual gradient norm, for the spike guard.
+        norm_count: Norms in that mean.
     """
 
     skipped: int = 0
     skipped_in_row: int = 0
     targets: int = 0
+    norm_mean: float = 0.0
+    norm_count: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,6 +114,7 @@ class Training:
     memory: Memory
     rows: RowsState
     counters: Counters
+    average: list[Tensor]  # of the weights, in their order; empty where none is kept
     inexact: str = ""  # why this attempt will not repeat every bit, if it will not
 
 
@@ -197,8 +205,11 @@ def restore(
     model = TransformerXL(plan.model, seed=plan.seed).to(group.device)  # the same on every rank
     optimizer = make_optimizer(model, plan.optimizer)
     server = RowServer(store, plan.layout)
-    inexact = ""
+    inexact, average = "", begin_average(model) if plan.trainer.average else []
     if checkpoint is None:
+        if plan.init:
+            initial_weights(plan.init, model, tokenizer_sha256=plan.tokenizer_sha256)
+            average = begin_average(model) if plan.trainer.average else []
         memory = empty_memory(model.config, mine[1] - mine[0], device=group.device)
         rows, counters = server.initial_state(), Counters()
     else:
@@ -206,6 +217,8 @@ def restore(
         check_identity(saved["identity"], plan.identity(), where=str(checkpoint))
         load_weights(checkpoint, model)
         load_optimizer(checkpoint, model, optimizer)
+        if plan.trainer.average:
+            average = load_average(checkpoint, model) or begin_average(model)
         memory = load_memory(checkpoint, mine, group.device).resized(plan.model.memory)
         rows, counters = RowsState.from_json(saved["rows"]), Counters(**saved["counters"])
         _check_next_batch(server, rows, saved, checkpoint)
@@ -222,6 +235,7 @@ def restore(
         memory=memory,
         rows=rows,
         counters=counters,
+        average=average,
         inexact=inexact,
     )
 

@@ -18,6 +18,8 @@ import torch
 from model.config import ModelConfig
 from pipeline.layout import Layout
 from pipeline.store import Store
+from trainer import spikes
+from trainer import step as step_module
 from trainer.board import Board, LocalReporter, Verdict
 from trainer.group import Group
 from trainer.loop import train
@@ -377,3 +379,57 @@ def test_four_workers_killed_and_started_again_repeat_every_bit(
     assert losses(killed.folder) == losses(whole.folder)
     last = RunFolder(killed.folder).attempts()[-1]
     assert (last.world_size, last.start_step >= 5) == (4, True)
+
+
+def test_average_spikes_best_and_patience_are_the_same_after_a_resume(
+    plan: TrainPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything a decision reads is saved: the guard knows the usual norm after three of them."""
+    monkeypatch.setattr(spikes, "FEWEST", 3)
+    real = spikes.judge
+
+    def shaken(norm: torch.Tensor, seen: torch.Tensor, *, factor: float) -> Any:
+        spike = (seen[1] % 6 == 5) & (seen[1] > 0)  # every sixth norm: 3 times the usual
+        return real(torch.where(spike, 3 * seen[0].float(), norm), seen, factor=factor)
+
+    monkeypatch.setattr(step_module, "judge", shaken)
+    rich = replace(
+        plan,
+        trainer=replace(plan.trainer, steps=40, average=0.9, spike_factor=2.0),
+        optimizer=replace(plan.optimizer, schedule="inverse_sqrt", learning_rate=3e-3),
+        evaluate=EvaluateSettings(every=4, patience=8),
+        checkpoint=CheckpointSettings(every=5, keep_best=1),
+    )
+    assert train_here(rich).status == "done"
+    whole = numbers(rich.folder)
+    skipped = [line["train/skipped_steps"] for line in whole if line["kind"] == "step"]
+    assert skipped[-1] > 0
+    cut = replace(rich, folder=str(tmp_path / "cut"))
+    for stop in (3, 8, 21, 22, 30):
+        train_here(cut, stop_after=stop)
+    assert train_here(cut).status == "done"
+    assert numbers(cut.folder) == whole
+    assert {path.name[:13] for path in RunFolder(cut.folder).checkpoints.iterdir()} == {
+        path.name[:13] for path in RunFolder(rich.folder).checkpoints.iterdir()
+    }
+
+
+def test_a_run_that_gets_no_better_ends_with_its_best_checkpoint_kept(plan: TrainPlan) -> None:
+    worse = replace(
+        plan,
+        trainer=replace(plan.trainer, steps=60),
+        optimizer=replace(plan.optimizer, learning_rate=3.0, clip=0.0, warmup_steps=8),
+        evaluate=EvaluateSettings(every=2, patience=4),
+        checkpoint=CheckpointSettings(every=3, keep_best=1, keep_last=2),
+    )
+    verdict = train_here(worse)
+    evaluations = [
+        (line["eval/loss"], line["step"])
+        for line in RunFolder(worse.folder).lines()
+        if line["kind"] == "evaluation"
+    ]
+    best = min(evaluations)[1]
+    assert (verdict.status, verdict.step) == ("done", best + 8)
+    kept = [path.name for path in RunFolder(worse.folder).checkpoints.iterdir()]
+    assert f"step_{best:08d}-a0001" in kept
+    assert train_here(worse).step == verdict.step  # and it does not go on by being started again
