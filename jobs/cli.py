@@ -22,6 +22,7 @@ COMMANDS = {
     "export": "Write a checkpoint's weights to a folder, as safetensors and JSON.",
     "pin": "Keep a checkpoint for good, whatever newer ones come.",
     "show": "Say what a store, a run or a checkpoint holds.",
+    "runs": "List the runs in a folder, or mark those that died as KILLED in MLflow.",
 }
 
 

@@ -27,6 +27,7 @@ from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
 from trainer.summary import Summary, read_scores, summarize
 
+BEAT_S = 5.0
 CODES = {"config": Exit.BAD_USE, "data": Exit.BAD_DATA}
 
 
@@ -211,12 +212,19 @@ def _launch(plan: TrainPlan, tracked: Track, wish: StopWish) -> Verdict:
     else:
         from trainer.launch_local import launch_local as launch
 
-    with Progress("training", unit="steps") as progress:
-        return launch(
-            plan,
-            on_news=lambda news: _pass_on(news, plan, tracked, progress),
-            stop_reason=_told_once(wish),
-        )
+    folder, began = RunFolder(plan.folder), [0.0]
+
+    def on_news(news: News) -> None:
+        if time.monotonic() - began[0] > BEAT_S:
+            began[0] = time.monotonic()
+            folder.beat()
+        _pass_on(news, plan, tracked, progress)
+
+    try:
+        with Progress("training", unit="steps") as progress:
+            return launch(plan, on_news=on_news, stop_reason=_told_once(wish))
+    finally:
+        folder.rest()
 
 
 def _told_once(wish: StopWish) -> Callable[[], str]:

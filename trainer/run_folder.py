@@ -6,6 +6,7 @@ attempts/0001.json ...       one a start of the workers: from which step, with h
 metrics.jsonl                one line a step, the truth about the run
 checkpoints/                 step_00000100-a0001 ... (checkpoint.py)
 evaluations/                 one file an evaluation
+heartbeat                    touched every few seconds while the run trains; then it is removed
 summary.json                 written when the run is done
 """
 
@@ -18,6 +19,8 @@ from typing import Any
 
 from pipeline.files import write_whole
 from trainer.errors import ConfigError
+
+HEARTBEAT = "heartbeat"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,21 @@ class RunFolder:
                 f"The run folder {self.path} cannot be written to: {error.strerror}. Set "
                 "run.folder to a folder that can, or make room there."
             ) from error
+
+    def beat(self) -> None:
+        """Leave a sign of life."""
+        (self.path / HEARTBEAT).touch()
+
+    def last_beat(self) -> float | None:
+        """When the last sign of life was left, in seconds since 1970; None if the run has ended."""
+        try:
+            return (self.path / HEARTBEAT).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def rest(self) -> None:
+        """Say that nothing trains here any more."""
+        (self.path / HEARTBEAT).unlink(missing_ok=True)
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """The JSON object in file `name`, or None where there is no such file."""
