@@ -51,12 +51,12 @@ def _case(word: str) -> "tuple[Case, str]":
     from model.transformer_xl import TransformerXL
     from pipeline.rows_state import RowsState
     from trainer.check import make_case
-    from trainer.checkpoint import newest_whole, read_state
+    from trainer.checkpoint import checkpoints, read_state
     from trainer.load import best_device
 
     if word.endswith(".toml"):
         config = read_config(Path(word), environment=os.environ)
-    elif is_run(word) and newest_whole(find_run(word).checkpoints)[0] is None:
+    elif is_run(word) and not checkpoints(find_run(word).checkpoints):
         config = config_of(find_run(word))
     else:
         found = load(word)

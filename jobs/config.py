@@ -29,6 +29,7 @@ from trainer.settings import (
     OptimizerSettings,
     TrackingSettings,
     TrainerSettings,
+    check_no_credentials,
 )
 
 ENVIRONMENT_PREFIX = "LONGROW__"
@@ -79,6 +80,12 @@ class DataSettings(BuildSettings):
     inputs: tuple[str, ...] = ()
     tokenizer: str = ""
     workers: int = 0
+
+    def __post_init__(self) -> None:
+        # Named, for a slotted dataclass has no cell for super().
+        BuildSettings.__post_init__(self)
+        for url in (self.store, self.tokenizer, *self.inputs):
+            check_no_credentials("data", url)
 
     def build(self) -> BuildSettings:
         """The part that decides a store's content."""
@@ -291,6 +298,7 @@ def _nearest(key: str, known: Iterable[str]) -> str | None:
 
 def _together(
     *,
+    model: ModelConfig,
     rows: Layout,
     trainer: TrainerSettings,
     evaluate: EvaluateSettings,
@@ -298,6 +306,11 @@ def _together(
     **_others: Any,
 ) -> Iterator[str]:
     """What only several sections together can tell. Under torchrun the world size comes later."""
+    if model.same_length and 0 in evaluate.memory:
+        yield (
+            "evaluate.memory holds 0, and model.same_length lets a query see `memory` keys: it "
+            "would see none. Leave 0 out."
+        )
     if cluster.launcher == "local":
         return
     try:

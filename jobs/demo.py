@@ -41,13 +41,14 @@ def command(quick: bool, sets: tuple[str, ...]) -> Outcome:
     config = read_config(base=tables, sets=sets, environment=os.environ)
     folder = folder_of(config)
     summary = folder.read_json("summary.json")
-    if summary and summary["steps"] >= config.trainer.steps and summary["val_bits_per_byte"]:
+    same = folder.read_json("config.json") == config.to_dict()
+    if same and summary and summary["steps"] >= config.trainer.steps:
         click.echo(f"{folder.path} is done already; remove it to run the demo anew.\n")
         return _close(config, summary)
     try:
         return _run(config)
     except KeyboardInterrupt:
-        click.echo("longrow: Stopped before training; `longrow demo` goes on from here.", err=True)
+        click.echo("longrow: Stopped at once; `longrow demo` goes on from what is done.", err=True)
         return Outcome(code=Exit.INTERRUPTED)
 
 

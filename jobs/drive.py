@@ -102,7 +102,7 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
     """
     began = time.monotonic()
     store = open_checked(config)
-    folder = _find_folder(config, resume)
+    folder = find_folder(config, resume)
     plan = plan_of(config, folder, store)
     changed = _check_it_is_this_run(folder, plan)
     with _ray_for(config, ray_is_up=ray_is_up), stop_wish() as wish:
@@ -133,8 +133,15 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
     return Driven(summary=summary, code=_code(verdict, wish), message=_message(verdict, folder))
 
 
-def _find_folder(config: RunConfig, resume: str) -> RunFolder:
+def find_folder(config: RunConfig, resume: str) -> RunFolder:
+    """The run's folder, if what it holds agrees with `resume`.
+
+    Raises:
+        ConfigError: It holds a run and must not, or holds none and must.
+    """
     folder = folder_of(config)
+    if not is_first_rank(config):
+        return folder  # the first rank decides for all
     holds_run = (folder.path / "config.json").exists()
     if not holds_run and resume == "must":
         raise ConfigError(
@@ -161,7 +168,7 @@ def is_first_rank(config: RunConfig) -> bool:
 
 def _check_it_is_this_run(folder: RunFolder, plan: TrainPlan) -> dict[str, str]:
     """What may change at a resume and has changed, by key; what may not is refused."""
-    newest, _ = newest_whole(folder.checkpoints)
+    newest, _ = newest_whole(folder.checkpoints, folder.attempts())
     if newest is None:
         return {}
     state = read_state(newest)
@@ -257,11 +264,9 @@ def _pass_on(news: News, plan: TrainPlan, tracked: Track, progress: Progress) ->
     steps = [line for line in news.lines if line["kind"] == "step"]
     if steps:
         last = steps[-1]
-        progress.show(
-            last["step"],
-            plan.trainer.steps,
-            f"loss {last['train/loss']:.3f}, {last['train/tokens_per_second']:,.0f} tokens/s",
-        )
+        loss = "not finite" if last["train/loss"] is None else f"{last['train/loss']:.3f}"
+        speed = f"{last['train/tokens_per_second']:,.0f} tokens/s"
+        progress.show(last["step"], plan.trainer.steps, f"loss {loss}, {speed}")
 
 
 def _sum_up(
@@ -278,6 +283,8 @@ def _sum_up(
         wall_seconds=wall_seconds,
         mlflow_run_id=tracked.run_id,
     )
+    if not is_first_rank(config):
+        return summary
     folder.write_json("summary.json", summary.to_json())
     tracked.file(folder.path / "summary.json")
     lines = list(folder.lines())

@@ -86,7 +86,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
         step=1,
         rank=0,
         rows=mine,
-        state={},
+        state=dict,
         average=begin_average(model) if plan.trainer.average else (),
     )
     memory_bytes = memory.states.nbytes + memory.usable.nbytes

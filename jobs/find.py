@@ -68,7 +68,7 @@ def find_checkpoint(word: str) -> Path:
             raise CheckpointError(f"{'; '.join(wrong)}. Take an older checkpoint beside it.")
         return path.resolve()
     folder = find_run(word)
-    newest, passed = newest_whole(folder.checkpoints)
+    newest, passed = newest_whole(folder.checkpoints, folder.attempts())
     if newest is None:
         told = f" ({'; '.join(passed)})" if passed else ""
         raise ConfigError(

@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from jobs.cluster import cores, ray_for_training
 from jobs.config import RunConfig
-from jobs.drive import Driven, drive, folder_of, say
+from jobs.drive import Driven, drive, find_folder, say
 from jobs.entry import raise_on_sigterm
 from jobs.progress import Progress
 from pipeline.build import build_store
-from pipeline.build_actor import build_store_with_actors
 from pipeline.corpus import plan_tasks
 from pipeline.files import exists, write_whole
 from pipeline.finish import BuildReport
@@ -39,10 +37,13 @@ def prepare_and_drive(
     """
     if not config.data.store:
         raise ConfigError("data.store is empty: name the folder that the store goes to.")
-    folder_of(config)
+    find_folder(config, resume).create_if_fits()
     if config.cluster.launcher == "local":
         prepare_store(config, inputs, build=build_store)
         return drive(config, resume=resume)
+    from jobs.cluster import cores, ray_for_training  # first: Ray reads its settings when imported
+    from pipeline.build_actor import build_store_with_actors
+
     with ray_for_training(config.cluster) as told:
         raise_on_sigterm()  # Ray took it
         if say_ray:

@@ -52,10 +52,11 @@ def ways_on(config: RunConfig) -> str:
         f"{longrow} generate {shown} --prompt 'MACBETH.'": "more text",
         f"{longrow} resume {shown} --set trainer.steps={config.trainer.steps * 2}": "train on",
     }
-    if uri != OFF:
-        commands = {
-            f"{_command('mlflow')} ui --backend-store-uri {uri}": "its curves, in a browser"
-        } | commands
+    if "://" in uri and not uri.startswith("sqlite:"):
+        commands = {uri: "its curves, in a browser"} | commands
+    elif uri != OFF:
+        ui = f"{_command('mlflow')} ui --backend-store-uri {uri}"
+        commands = {ui: "its curves, in a browser"} | commands
     return "\n".join(f"  {command}\n      {why}" for command, why in commands.items())
 
 

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import numpy as np
+
 from jobs.track import Track
 from model.generate import Sampling
 from pipeline.files import write_whole
@@ -23,14 +25,14 @@ def write_samples(folder: RunFolder, store: Store, tracked: Track) -> list[dict[
     Returns:
         For each its document, the prompt and the text; none where nothing was held out.
     """
-    checkpoint, _ = newest_whole(folder.checkpoints)
+    checkpoint, _ = newest_whole(folder.checkpoints, folder.attempts())
     ids = store.doc_ids("validation")
     if checkpoint is None or not len(ids):
         return []
     loaded = load_model(checkpoint, device=best_device())
     if loaded.model.config.memory == 0:
         return []
-    longest = sorted(ids.tolist(), key=lambda doc_id: -len(store.read(doc_id)))[:PROMPTS]
+    longest = ids[np.argsort(-store.num_tokens("validation"), kind="stable")[:PROMPTS]].tolist()
     prompts = [_beginning(store.text(doc_id)) for doc_id in longest]
     texts = ["" for _ in prompts]
     sampling = Sampling(temperature=0.8, top_p=0.95, seed=loaded.step)

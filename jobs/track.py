@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.config import RunConfig
 from pipeline.store import Store
 from trainer.run_folder import RunFolder
+from trainer.settings import check_no_credentials
 
 if TYPE_CHECKING:
     from trainer.tracking import CorpusInput, Tracker
@@ -114,7 +115,9 @@ def _parent(init: str) -> dict[str, str]:
 def uri_of(config: RunConfig, folder: RunFolder) -> str:
     """MLflow's address for the run: its config's, the environment's, or a file beside the runs."""
     beside = f"sqlite:///{folder.path.parent / 'mlflow.db'}"
-    return config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI", "") or beside
+    given = os.environ.get("MLFLOW_TRACKING_URI", "")
+    check_no_credentials("MLFLOW_TRACKING_URI", given)
+    return config.tracking.uri or given or beside
 
 
 def _inputs(config: RunConfig, store: Store) -> "list[CorpusInput]":

@@ -105,7 +105,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 def _even_scale(grad: Tensor, real: Tensor) -> Tensor | None:
     """Give the one gradient all real rows have, as a sum or a mean gives it; else None.
 
-    This is the one place of a training step where the host waits for the device.
+    Here the host waits for the device (as it does for the cluster counts of adaptive softmax).
     """
     if not real.numel():
         return grad.new_zeros(())

@@ -26,7 +26,7 @@ from trainer.run_folder import RunFolder
 ROOT = Path(__file__).parents[1]
 STEPS = 600
 EVERY = 10
-PATIENCE_S = 200.0
+PATIENCE_S = 300.0  # of a machine that others use too
 SMALL_FILE = 200_000  # bytes: lines and manifests are smaller, weights and moments are larger
 TOML = """
 [run]
@@ -73,13 +73,20 @@ class Machine:
     """
 
     def __init__(
-        self, store: Path, *, seed: int, launcher: str = "local", workers: int = 2
+        self,
+        store: Path,
+        *,
+        seed: int,
+        launcher: str = "local",
+        workers: int = 2,
+        steps: int = STEPS,
     ) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="lrc-"))
         self.folder = RunFolder(self.path / "runs" / "run")
         self.told: list[str] = []
         self.draw = random.Random(seed)
         self.workers = workers
+        self._steps = steps
         self._mark = uuid.uuid4().hex
         self._store, self._launcher = store, launcher
         self._starts = 0
@@ -121,7 +128,7 @@ class Machine:
             TOML.format(
                 folder=self.path / "runs",
                 store=self._store,
-                steps=STEPS,
+                steps=self._steps,
                 every=EVERY,
                 uri=f"sqlite:///{self.database}",
                 launcher=self._launcher,

@@ -87,6 +87,10 @@ class Board:
         first = self._errors[0] if self._errors else ""
         return Entered(starts=self._starts[rank], first_error=first)
 
+    def rest(self) -> None:
+        """Driver: count the silence from now on."""
+        self._beat = time.monotonic()
+
     def failed(self, error: str) -> None:
         """Workers: say what one dies of; the first one is the cause, the others lost a peer."""
         self._errors.append(error)

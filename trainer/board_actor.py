@@ -4,6 +4,7 @@ import threading
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from trainer.board import Board, Entered, News
 
@@ -45,6 +46,7 @@ class BoardActor:
     @ray.method
     def take_workers(self) -> list[Any]:
         workers, self._workers = [one for one in self._workers if one is not None], []
+        self._board.rest()
         return workers
 
 
@@ -94,5 +96,11 @@ class BoardReporter:
                 lines, self._lines = self._lines, []
                 notes, self._notes = self._notes, []
                 moved, self._moved = self._moved, False
-            said: Any = ray.get(self._board.push.remote(lines, notes, moved))
+            try:
+                said: Any = ray.get(self._board.push.remote(lines, notes, moved))
+            except RayError:  # the board has died: Ray starts it again, and all is tried again
+                with self._lock:
+                    self._lines, self._notes = lines + self._lines, notes + self._notes
+                    self._moved |= moved
+                continue
             self._stop = said or self._stop

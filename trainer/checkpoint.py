@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,16 @@ from torch import Tensor, nn
 from model.memory import Memory
 from pipeline.errors import DataError
 from pipeline.files import write_whole
+from trainer.run_folder import Attempt
 
 NAME = re.compile(r"step_(\d+)-a(\d+)")
 MANIFEST_VERSION = 1
 WEIGHTS, AVERAGE = "model.safetensors", "average.safetensors"
+STATE_VERSION = 1
+STATE_KEYS = {
+    *("step", "attempt", "world_size", "threads", "rows", "next_batch", "counters", "identity"),
+    *("plan", "mlflow_run_id", "versions"),
+}
 POLL_S = 0.05
 
 
@@ -52,13 +58,13 @@ class Snapshot:
     Attributes:
         step: Steps done.
         files: Tensors by file name, as this rank writes them.
-        state: What rank 0 puts into state.json; None on other ranks.
+        state: Works out what rank 0 puts into state.json; None on other ranks.
         rows: First and past-the-last global row of this rank, kept beside its memory.
     """
 
     step: int
     files: dict[str, dict[str, Tensor]]
-    state: dict[str, Any] | None
+    state: Callable[[], dict[str, Any]] | None
     rows: tuple[int, int]
 
     @property
@@ -70,6 +76,12 @@ class Snapshot:
 def checkpoint_name(step: int, attempt: int) -> str:
     """Name of the folder of `step`, written by `attempt`."""
     return f"step_{step:08d}-a{attempt:04d}"
+
+
+def attempt_of(path: Path) -> int:
+    """The attempt that a checkpoint folder's name says."""
+    found = NAME.fullmatch(path.name)
+    return int(found[2]) if found else 0
 
 
 def step_of(path: Path) -> int:
@@ -95,7 +107,7 @@ def take_snapshot(
     step: int,
     rank: int,
     rows: tuple[int, int],
-    state: dict[str, Any] | None,
+    state: Callable[[], dict[str, Any]] | None,
     average: Sequence[Tensor] = (),
 ) -> Snapshot:
     """Copy what this rank will write to host memory; an empty `average` is none."""
@@ -126,7 +138,7 @@ def write_part(snapshot: Snapshot, folder: Path, *, rank: int) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     if snapshot.state is not None:
-        write_whole(str(folder / "state.json"), json.dumps(snapshot.state, indent=1).encode())
+        write_whole(str(folder / "state.json"), json.dumps(snapshot.state(), indent=1).encode())
     low, high = snapshot.rows
     for name, tensors in snapshot.files.items():
         try:
@@ -153,8 +165,17 @@ def check_room(folder: Path, *, size_bytes: int) -> None:
         )
 
 
-def commit(folder: Path, target: Path, *, world_size: int, deadline_s: float) -> None:
+def commit(
+    folder: Path,
+    target: Path,
+    *,
+    world_size: int,
+    deadline_s: float,
+    may_go_on: Callable[[], None] = lambda: None,
+) -> None:
     """Wait for all ranks' files in `folder`, write the manifest, and give it its name `target`.
+
+    `may_go_on` is asked while it waits and just before the name is given; it raises to end it.
 
     Raises:
         CheckpointError: A rank's files did not come in time.
@@ -168,12 +189,14 @@ def commit(folder: Path, target: Path, *, world_size: int, deadline_s: float) ->
                 "died, or the run folder is not shared by all workers: set run.folder to a folder "
                 "that every node sees."
             )
+        may_go_on()
         time.sleep(POLL_S)
     files: dict[str, Any] = {}
     for path in listings:
         files |= json.loads(path.read_text(encoding="utf-8")) | {path.name: _describe(path)}
     manifest = {"version": MANIFEST_VERSION, "world_size": world_size, "files": files}
     write_whole(str(folder / "manifest.json"), json.dumps(manifest, indent=1).encode())
+    may_go_on()
     folder.rename(target)
     _sync(target.parent)
 
@@ -189,10 +212,16 @@ def faults(path: Path) -> list[str]:
         return [
             f"{path}/manifest.json has version {manifest.get('version')}, not {MANIFEST_VERSION}"
         ]
+    wanted = _names(manifest.get("world_size"))
+    if set(files) != wanted:
+        odd = ", ".join(sorted(set(files) ^ wanted))
+        return [f"{path}/manifest.json does not list the files of a checkpoint: {odd}"]
     found: list[str] = []
     for name, told in files.items():
         file = path / name
-        if not file.is_file():
+        if not isinstance(told, dict) or not {"size", "sha256"} <= told.keys():
+            found.append(f"{path}/manifest.json says neither size nor sha256 of {name}")
+        elif not file.is_file():
             found.append(f"{file} is missing")
         elif (size := file.stat().st_size) != told["size"]:
             found.append(f"{file} has {size:,} bytes, its manifest says {told['size']:,}")
@@ -208,20 +237,70 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name))
 
 
-def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint whose manifest holds, and the faults of the newer ones passed over."""
+def living(folder: Path, attempts: Sequence[Attempt]) -> list[Path]:
+    """The checkpoints that the run still stands on, oldest first.
+
+    An attempt that began at step S left what earlier ones had written past S: because it was
+    damaged, or because an overtaken process wrote it later. Such a branch is dead for good, for
+    its steps were taken again.
+    """
+
+    def dead(path: Path) -> bool:
+        return any(
+            attempt.number > attempt_of(path) and attempt.start_step < step_of(path)
+            for attempt in attempts
+        )
+
+    return [path for path in checkpoints(folder) if not dead(path)]
+
+
+def newest_whole(folder: Path, attempts: Sequence[Attempt]) -> tuple[Path | None, list[str]]:
+    """The newest living checkpoint whose manifest holds, and the faults of newer ones passed over.
+
+    Raises:
+        CheckpointError: There are checkpoints, and none of them is whole.
+    """
     passed: list[str] = []
-    for path in reversed(checkpoints(folder)):
+    for path in reversed(living(folder, attempts)):
         wrong = faults(path)
         if not wrong:
             return path, passed
         passed += wrong
+    if passed:
+        raise CheckpointError(
+            f"No checkpoint in {folder} is whole: {'; '.join(passed)}. Put one back from a copy, "
+            "or move that folder away to train from step 0."
+        )
     return None, passed
 
 
+def drop_unfinished(folder: Path, *, attempt: int) -> None:
+    """Remove what attempts before `attempt` were writing when they ended."""
+    for path in folder.glob("step_*.part"):
+        found = NAME.fullmatch(path.stem)
+        if found and int(found[2]) < attempt and path.is_dir():
+            shutil.rmtree(path)
+
+
 def read_state(path: Path) -> dict[str, Any]:
-    """The state.json of a checkpoint."""
-    return json.loads((path / "state.json").read_text(encoding="utf-8"))
+    """The state.json of a checkpoint.
+
+    Raises:
+        CheckpointError: It cannot be read, or another version of this program wrote it.
+    """
+    try:
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        version = state["version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}/state.json cannot be read: {error!r}.") from error
+    missing = sorted(STATE_KEYS - state.keys()) if version == STATE_VERSION else []
+    if version != STATE_VERSION or missing:
+        lacks = f" and lacks {', '.join(missing)}" if missing else ""
+        raise CheckpointError(
+            f"{path}/state.json has version {version}{lacks}; version {STATE_VERSION} was wanted. "
+            "Use the version of longrow that wrote it."
+        )
+    return state
 
 
 def load_weights(path: Path, model: nn.Module, *, file: str = WEIGHTS) -> None:
@@ -292,6 +371,13 @@ def load_memory(path: Path, rows: tuple[int, int], device: torch.device) -> Memo
             f"{path} holds no memory of row {at}; rows {rows[0]} to {rows[1] - 1} were wanted."
         )
     return Memory(states=torch.cat(states, dim=1).to(device), usable=torch.cat(usable).to(device))
+
+
+def _names(world_size: Any) -> set[str]:
+    """The files of a checkpoint by so many ranks; bare names, so that none leads elsewhere."""
+    ranks = range(world_size) if isinstance(world_size, int) else ()
+    of_ranks = {name for k in ranks for name in (f"rank-{k}.json", f"memory-{k}.safetensors")}
+    return {"model.safetensors", "optimizer.safetensors", "state.json"} | of_ranks
 
 
 def _memory_files(path: Path) -> Iterator[tuple[tuple[int, int], Path]]:

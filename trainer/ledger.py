@@ -46,6 +46,7 @@ class Ledger:
 
     Attributes:
         counters: What the decisions of the loop read; up to the last step that was flushed.
+        last_skipped: The last step whose update was skipped; 0 if none was.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Ledger:
         note: Callable[[str], None],
     ) -> None:
         self.counters = counters
+        self.last_skipped = 0
         self._group = group
         self._write = write
         self._note = note
@@ -91,6 +93,7 @@ class Ledger:
         now = time.perf_counter()
         seconds, self._ended = now - self._ended, now
         if not applied:
+            self.last_skipped = entry.step
             self._tell_skip(entry)
         if self._group.rank == 0:
             self._write(

@@ -5,6 +5,7 @@ the model, and the state after it goes into the next checkpoint together with th
 """
 
 import json
+import math
 import platform
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from pipeline.store import Store
 from trainer.average import averaged, move_average
 from trainer.best import is_best, value_of, values, without_progress
 from trainer.board import Reporter, Verdict
-from trainer.checkpoint import checkpoint_name, take_snapshot
+from trainer.checkpoint import STATE_VERSION, checkpoint_name, take_snapshot
 from trainer.evaluation import Scores, evaluate
 from trainer.group import Group, Vote
 from trainer.ledger import Entry, Ledger
@@ -94,6 +95,7 @@ def share_of_rows(plan: TrainPlan, group: Group) -> tuple[int, int]:
     """
     rows, world_size = plan.layout.rows, group.world_size
     check_shares(rows, world_size=world_size, accumulation=plan.trainer.accumulation)
+    check_shares(plan.evaluate.rows or rows, world_size=world_size)
     return rows_of_rank(rows, rank=group.rank, world_size=world_size)
 
 
@@ -125,13 +127,13 @@ class _Rank:
         )
         self._ledger = Ledger(group, training.counters, write=self._tell, note=reporter.note)
         self._saver = Saver(
-            self._folder.checkpoints,
+            self._folder,
             attempt=attempt.number,
             rank=group.rank,
             world_size=group.world_size,
             settings=plan.checkpoint,
             value_of=self._value_of,
-            check_lease=lambda: self._folder.check_lease(attempt.number),
+            beat=reporter.beat,
         )
         self._numbers = torch.arange(mine[0], mine[1], device=group.device)
         counters = training.counters
@@ -255,9 +257,10 @@ class _Rank:
             self._save_and_wait()
             raise DoomedError(
                 "error",
-                f"{SKIPS_IN_ROW} updates in a row were not finite or spikes, the last at step "
-                f"{step}. The weights are as before them, in the newest checkpoint. Lower "
-                "optimizer.learning_rate, or look at the documents named above.",
+                f"{SKIPS_IN_ROW} updates in a row were not finite or spikes, up to step "
+                f"{self._ledger.last_skipped}. None of them entered the weights, which are in the "
+                f"checkpoint of step {step}. Lower optimizer.learning_rate, or look at the "
+                "documents named above.",
             )
         if step % plan.checkpoint.every == 0 or step == plan.trainer.steps:
             self._guard(self._save)
@@ -291,30 +294,35 @@ class _Rank:
         )
         self._saved = training.step
 
-    def _state(self) -> dict[str, Any]:
-        """What a resume must know beside the tensors."""
-        training, plan = self._training, self._plan
-        return {
-            "version": 1,
-            "step": training.step,
+    def _state(self) -> Callable[[], dict[str, Any]]:
+        """What a resume must know beside the tensors; worked out by the saving thread."""
+        rows, plan, server = self._training.rows, self._plan, self._server
+        now = {
+            "version": STATE_VERSION,
+            "step": self._training.step,
             "attempt": self._attempt.number,
             "world_size": self._group.world_size,
             "threads": self._attempt.threads,
-            "rows": training.rows.to_json(),
-            "next_batch": self._server.digest_of_next(training.rows),
             "counters": asdict(self._ledger.counters),
             "identity": plan.identity(),
             "plan": asdict(plan),
             "mlflow_run_id": plan.mlflow_run_id,
             "versions": {"python": platform.python_version(), "torch": str(torch.__version__)},
         }
+        return lambda: (
+            now
+            | {
+                "rows": rows.to_json(),
+                "next_batch": server.digest_of_next(rows),
+            }
+        )
 
     def _stop(self) -> Verdict:
-        """Save where we are, and say why we stop."""
+        """Save where we are, and say why we stop: one rank may have heard of it before others."""
         self._save_and_wait()
-        return Verdict(
-            status="stopped", reason=self._reporter.stop_reason(), step=self._training.step
-        )
+        reasons = self._group.gather(self._reporter.stop_reason())
+        reason = next((said for said in reasons if said), "")
+        return Verdict(status="stopped", reason=reason, step=self._training.step)
 
     def _evaluate_if_due(self) -> bool:
         """Score the held-out documents when it is time; False if told to stop meanwhile."""
@@ -324,34 +332,25 @@ class _Rank:
         if not final and (step == 0 or every == 0 or step % every):
             return True
         path = self._folder.evaluations / f"step_{step:08d}.json"
-        known = self._group.rank == 0 and path.exists() and self._has_evaluation_line()
+        lengths = self._lengths(final=final)
+        rows = plan.evaluate.rows or plan.layout.rows
+        segment = plan.evaluate.segment or plan.layout.segment
+        settings = {(rows, segment, length) for length in lengths}
+        known = self._group.rank == 0 and self._known(path, settings)
         known = self._group.from_rank_0("yes" if known else "no") == "yes"
         if known or not len(self._store.doc_ids("validation")):
             return True
         self._ledger.flush()
-        lengths = (plan.model.memory,)
-        if final:
-            lengths = plan.evaluate.memory or tuple(dict.fromkeys((plan.model.memory, 0)))
         scores: list[Scores] = []
         for length in lengths:
-            with averaged(self._training.model, self._training.average):
-                found = evaluate(
-                    self._training.model,
-                    self._store,
-                    self._group,
-                    step=step,
-                    rows=plan.evaluate.rows or plan.layout.rows,
-                    segment=plan.evaluate.segment or plan.layout.segment,
-                    memory=length,
-                    should_stop=self._asked_to_stop,
-                )
+            found = self._evaluate(rows=rows, segment=segment, memory=length)
             if found is None:
                 return False
             scores.append(found)
         if self._group.rank == 0:
+            self._folder.drop_evaluation(step)
             write_scores(path, scores)
-            if not self._has_evaluation_line():
-                self._tell(evaluation_line(scores, training_memory=plan.model.memory))
+            self._tell(evaluation_line(scores, training_memory=plan.model.memory))
         self._ledger.restart_clock()
         return True
 
@@ -384,15 +383,52 @@ class _Rank:
         file = self._folder.evaluations / f"step_{step:08d}.json"
         return value_of(file, metric=plan.evaluate.metric, memory=plan.model.memory)
 
+    def _lengths(self, *, final: bool) -> tuple[int, ...]:
+        """Memory lengths to score with: at the end those wanted, else that of training."""
+        model = self._plan.model
+        if not final:
+            return (model.memory,)
+        # Under same_length a query sees `memory` keys, its own included: with 0 it would see none.
+        without = () if model.same_length else (0,)
+        return self._plan.evaluate.memory or tuple(dict.fromkeys((model.memory, *without)))
+
+    def _known(self, path: Path, settings: set[tuple[int, int, int]]) -> bool:
+        """Whether the scores with these (rows, segment, memory) are written, and told in a line."""
+        step = self._training.step
+        if not path.exists() or not any(
+            line["kind"] == "evaluation" and line["step"] == step for line in self._folder.lines()
+        ):
+            return False
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        return settings <= {(one["rows"], one["segment"], one["memory"]) for one in saved}
+
+    def _evaluate(self, *, rows: int, segment: int, memory: int) -> Scores | None:
+        """Scores with one memory length; None if somebody wants to stop."""
+        try:
+            with averaged(self._training.model, self._training.average):
+                found = evaluate(
+                    self._training.model,
+                    self._store,
+                    self._group,
+                    step=self._training.step,
+                    rows=rows,
+                    segment=segment,
+                    memory=memory,
+                    should_stop=self._asked_to_stop,
+                )
+        except tuple(REPEATABLE) as error:
+            self._error = self._error or describe(error)
+            self._asked_to_stop()  # the vote in which the others learn it, at their next batch
+            found = None
+        if found is None:
+            self._raise_together()
+        return found
+
     def _asked_to_stop(self) -> bool:
         self._reporter.beat()
-        return self._group.vote(Vote(stop=bool(self._reporter.stop_reason()))).stop > 0
-
-    def _has_evaluation_line(self) -> bool:
-        step = self._training.step
-        return any(
-            line["kind"] == "evaluation" and line["step"] == step for line in self._folder.lines()
-        )
+        mine = Vote(stop=bool(self._reporter.stop_reason()), failed=self._error is not None)
+        said = self._group.vote(mine)
+        return said.stop > 0 or said.failed > 0
 
     def _tell(self, line: dict[str, Any]) -> None:
         """Rank 0: write a line, unless a later attempt owns the run: then all stop."""
@@ -401,9 +437,9 @@ class _Rank:
     def _write(self, line: dict[str, Any]) -> None:
         """A line into metrics.jsonl, then to the driver."""
         self._folder.check_lease(self._attempt.number)
-        line = line | {"attempt": self._attempt.number}
+        line = finite(line) | {"attempt": self._attempt.number}
         with self._folder.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(line, allow_nan=False) + "\n")
         self._reporter.line(line)
 
     def _tell_saved(self) -> None:
@@ -432,6 +468,14 @@ class _Rank:
                 f"Losses will agree with those before up to the order of float sums, not bit for "
                 f"bit: {self._training.inexact}."
             )
+
+
+def finite(line: dict[str, Any]) -> dict[str, Any]:
+    """A line with null where JSON has no number: the loss of a step that was skipped."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in line.items()
+    }
 
 
 def write_scores(path: Path, scores: list[Scores]) -> None:

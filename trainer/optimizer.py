@@ -34,19 +34,22 @@ def learning_rate(step: int, settings: OptimizerSettings, *, steps: int) -> floa
     return peak * (1 - (1 - floor) * falls)
 
 
+def decays(name: str, parameter: nn.Parameter) -> bool:
+    """Whether a weight of TransformerXL decays: tables of tokens, u, v, gains, biases do not."""
+    tables = ("embedding.tables.", "softmax.tables.", "softmax.cluster_table")
+    return parameter.ndim > 1 and not name.startswith(tables) and not name.endswith("_bias")
+
+
 def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.AdamW:
-    """AdamW over the weights of `model`; matrices decay, embeddings, gains and biases do not.
+    """AdamW over the weights of a TransformerXL; those that `decays` names decay.
 
     The fused form is used everywhere because it alone takes `found_inf`: a step is skipped on the
     device, with no wait for the host to look at the gradient.
     """
-    embeddings = {
-        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)
-    }
-    decayed, free = [], []
-    for parameter in model.parameters():
-        matrix = parameter.ndim > 1 and id(parameter) not in embeddings
-        (decayed if matrix else free).append(parameter)
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        (decayed if decays(name, parameter) else free).append(parameter)
     groups = [
         {"params": decayed, "weight_decay": settings.weight_decay},
         {"params": free, "weight_decay": 0.0},

@@ -23,7 +23,7 @@ def loss_over_steps(lines: Sequence[dict[str, Any]], path: Path, *, title: str) 
         path: The PNG to write.
         title: Above the picture.
     """
-    steps = [line for line in lines if line["kind"] == "step"]
+    steps = [line for line in lines if line["kind"] == "step" and line["train/loss"] is not None]
     scored = [line for line in lines if line["kind"] == "evaluation" and "eval/loss" in line]
     figure, axes = _frame(title, x="step", y="nats per token")
     x, y = [line["step"] for line in steps], [line["train/loss"] for line in steps]

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.checkpoint import NAME, checkpoints, step_of
+from trainer.checkpoint import living, step_of
+from trainer.run_folder import Attempt
 from trainer.settings import CheckpointSettings
 
 PINNED = "pinned"
@@ -54,17 +55,17 @@ def superfluous(candidates: Sequence[Candidate], keep: CheckpointSettings) -> li
 
 def drop_old(
     folder: Path,
+    attempts: Sequence[Attempt],
     *,
     keep: CheckpointSettings,
-    attempt: int,
     value_of: Callable[[int], float | None],
 ) -> None:
-    """Remove the superfluous checkpoints in `folder`, and unfinished ones of older attempts.
+    """Remove the superfluous of the living checkpoints in `folder`; dead ones stay.
 
     Args:
         folder: A run's checkpoints.
+        attempts: All of the run, which tell the living from the dead.
         keep: What to keep.
-        attempt: The one that runs.
         value_of: What the evaluation at a step found, lower is better.
     """
     candidates = [
@@ -74,12 +75,8 @@ def drop_old(
             pinned=(path / PINNED).exists(),
             value=value_of(step_of(path)),
         )
-        for path in checkpoints(folder)
+        for path in living(folder, attempts)
     ]
     for path in superfluous(candidates, keep):
         (path / "manifest.json").unlink(missing_ok=True)  # first: from here on it is no checkpoint
         shutil.rmtree(path)
-    for path in folder.glob("step_*.part"):
-        found = NAME.fullmatch(path.stem)
-        if found and int(found[2]) < attempt:
-            shutil.rmtree(path)

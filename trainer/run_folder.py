@@ -12,6 +12,7 @@ summary.json                 written when the run is done
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -87,6 +88,17 @@ class RunFolder:
         """Say that nothing trains here any more."""
         (self.path / HEARTBEAT).unlink(missing_ok=True)
 
+    def create_if_fits(self) -> None:
+        """See that the folder can be made, and leave things as they were.
+
+        Raises:
+            ConfigError: As `create`.
+        """
+        new = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        self.create()
+        if new:
+            shutil.rmtree(new[-1])
+
     def read_json(self, name: str) -> dict[str, Any] | None:
         """The JSON object in file `name`, or None where there is no such file."""
         path = self.path / name
@@ -116,7 +128,10 @@ class RunFolder:
         """
         path = self._attempts / f"{attempt.number:04d}.json"
         draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(json.dumps(asdict(attempt)) + "\n", encoding="utf-8")
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(attempt)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         try:
             os.link(draft, path)  # unlike a rename, refuses to replace
         except FileExistsError:
@@ -126,6 +141,12 @@ class RunFolder:
             ) from None
         finally:
             draft.unlink()
+
+    def sweep(self, *, launch: str) -> None:
+        """Remove the probes of earlier starts that were killed while they began."""
+        for path in self.path.glob(".seen-*"):
+            if not path.name.startswith(f".seen-{launch}-"):
+                path.unlink(missing_ok=True)
 
     def check_lease(self, number: int) -> None:
         """Refuse to write for an attempt that was overtaken by a later one.
@@ -166,5 +187,14 @@ class RunFolder:
         kept = [json.dumps(line) + "\n" for line in self.lines() if line["step"] <= step]
         write_whole(str(self.metrics), "".join(kept).encode())
         for path in self.evaluations.glob("step_*.json"):
-            if path.name > f"step_{step:08d}.json":
+            if int(path.stem.removeprefix("step_")) > step:
                 path.unlink()
+
+    def drop_evaluation(self, step: int) -> None:
+        """Drop the line of the evaluation at `step`: it is made anew, with other settings."""
+        kept = [
+            json.dumps(line) + "\n"
+            for line in self.lines()
+            if line["kind"] != "evaluation" or line["step"] != step
+        ]
+        write_whole(str(self.metrics), "".join(kept).encode())

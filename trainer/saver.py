@@ -4,14 +4,21 @@ What the disk refuses is tried again a few times, and told each time; after that
 the run, for a run that saves nothing must not go on for weeks.
 """
 
-import time
+import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from trainer.checkpoint import Snapshot, check_room, checkpoint_name, commit, write_part
+from trainer.checkpoint import (
+    CheckpointError,
+    Snapshot,
+    check_room,
+    checkpoint_name,
+    commit,
+    write_part,
+)
 from trainer.retention import drop_old
+from trainer.run_folder import RunFolder
 from trainer.settings import CheckpointSettings
 
 DEADLINE_S = 300.0
@@ -28,24 +35,26 @@ class Saver:
 
     def __init__(
         self,
-        folder: Path,
+        run: RunFolder,
         *,
         attempt: int,
         rank: int,
         world_size: int,
         settings: CheckpointSettings,
         value_of: Callable[[int], float | None],
-        check_lease: Callable[[], None],
+        beat: Callable[[], None],
     ) -> None:
-        self._folder = folder
+        """Write into `run` as `attempt`; `beat` is called while somebody waits for a save."""
+        self._run = run
         self._attempt = attempt
         self._rank = rank
         self._world_size = world_size
         self._settings = settings
         self._value_of = value_of
-        self._check_lease = check_lease
+        self._beat = beat
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._running: Future[int] | None = None
+        self._closed = threading.Event()
         self.committed = -1
         self.notes: deque[str] = deque()
 
@@ -65,16 +74,17 @@ class Saver:
 
     def wait(self) -> None:
         """Wait until nothing is being written; raises what the save raised."""
-        if self._running is not None:
-            running, self._running = self._running, None
-            self.committed = running.result()
+        if self._running is None:
+            return
+        while not wait([self._running], timeout=1).done:
+            self._beat()
+        running, self._running = self._running, None
+        self.committed = running.result()
 
     def close(self) -> None:
-        """Wait for the save in progress and end the thread."""
-        try:
-            self.wait()
-        finally:
-            self._thread.shutdown()
+        """End the thread; a save in progress is given up, and is then no checkpoint."""
+        self._closed.set()
+        self._thread.shutdown()
 
     def _save(self, snapshot: Snapshot) -> int:
         """Save, and again a few times if the disk refuses."""
@@ -87,21 +97,27 @@ class Saver:
                     f"The checkpoint of step {snapshot.step} could not be written ({error}). "
                     f"Training goes on; it is tried again in {delay_s:.0f} s."
                 )
-                time.sleep(delay_s)
+                if self._closed.wait(delay_s):
+                    raise
         return self._save_once(snapshot)
 
     def _save_once(self, snapshot: Snapshot) -> int:
         name = checkpoint_name(snapshot.step, self._attempt)
-        part, target = self._folder / f"{name}.part", self._folder / name
-        check_room(self._folder, size_bytes=snapshot.size_bytes)
-        write_part(snapshot, part, rank=self._rank)
+        folder = self._run.checkpoints
+        check_room(folder, size_bytes=snapshot.size_bytes)
+        write_part(snapshot, folder / f"{name}.part", rank=self._rank)
         if self._rank == 0:
-            self._check_lease()
-            commit(part, target, world_size=self._world_size, deadline_s=DEADLINE_S)
-            drop_old(
-                self._folder,
-                keep=self._settings,
-                attempt=self._attempt,
-                value_of=self._value_of,
+            commit(
+                folder / f"{name}.part",
+                folder / name,
+                world_size=self._world_size,
+                deadline_s=DEADLINE_S,
+                may_go_on=self._may_go_on,
             )
+            drop_old(folder, self._run.attempts(), keep=self._settings, value_of=self._value_of)
         return snapshot.step
+
+    def _may_go_on(self) -> None:
+        if self._closed.is_set():
+            raise CheckpointError("The save was given up: its attempt has ended.")
+        self._run.check_lease(self._attempt)

@@ -5,6 +5,7 @@ Each class is one section of the run's TOML file (jobs/config.py puts them toget
 
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import urlsplit
 
 from trainer.errors import ConfigError
 
@@ -12,6 +13,19 @@ from trainer.errors import ConfigError
 def _require(holds: bool, message: str) -> None:
     if not holds:
         raise ConfigError(message)
+
+
+def check_no_credentials(key: str, url: str) -> None:
+    """Refuse a URL with a user or password in it: it would stand in configs, logs and MLflow.
+
+    Raises:
+        ConfigError: There is one; the message does not repeat it.
+    """
+    _require(
+        "@" not in urlsplit(url).netloc,
+        f"{key} holds a user or password. Leave it out there, and give it in the environment "
+        "(MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the store's own variables).",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +83,7 @@ class OptimizerSettings:
         final_ratio: Learning rate at the last step, as a part of the peak; of cosine and linear.
         betas: AdamW's decay rates of the two moments.
         epsilon: AdamW's epsilon.
-        weight_decay: Of matrices; biases, gains and embeddings are not decayed.
+        weight_decay: Of projections; tables of tokens, position biases, gains and biases have none.
         clip: Largest global gradient norm; 0 never clips.
     """
 
@@ -179,6 +193,9 @@ class TrackingSettings:
     uri: str = ""
     experiment: str = "longrow"
 
+    def __post_init__(self) -> None:
+        check_no_credentials("tracking.uri", self.uri)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
@@ -191,8 +208,9 @@ class ClusterSettings:
         address: A Ray cluster to join; empty starts one on this machine for the run.
         serving: Batches come from a Ray actor a rank, or are read in the worker; both are equal.
         gpus: A GPU for each worker; the default takes them if the cluster has enough.
-        retries: Deaths of workers in a row, without a checkpoint between them, before giving up.
-        hang_timeout_s: Seconds without a step before the workers are ended and started again.
+        retries: Under `ray`: deaths of workers with no checkpoint between, before giving up.
+        hang_timeout_s: Seconds without a step before `ray` ends the workers and starts them again;
+            under `local`, before a rank gives up on the others.
     """
 
     launcher: Literal["ray", "local"] = "ray"

@@ -4,7 +4,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from pipeline.store import Store
 from trainer.average import begin_average
 from trainer.board import Reporter
 from trainer.checkpoint import (
+    drop_unfinished,
     load_average,
     load_memory,
     load_optimizer,
@@ -67,20 +68,30 @@ def describe(error: Exception) -> str:
 
 
 def together(group: Group, act: Callable[[], T]) -> T:
-    """Do `act` on every rank; if it fails for good on one, fail on all with that error.
+    """Do `act` on every rank; if it fails on one, fail on all.
 
     Raises:
-        DoomedError: On every rank, with the error of the lowest rank that met one.
+        DoomedError: On every rank, with the error of the lowest rank that met one for good.
+        Exception: The rank's own error where another attempt may not meet it again; on the other
+            ranks, that a rank failed.
     """
     said = None
+    own: Exception | None = None
     result: list[T] = []
     try:
         result.append(act())
     except tuple(REPEATABLE) as error:
         said = describe(error)
+    except Exception as error:  # noqa: BLE001 - raised below, when the other ranks know
+        own, said = error, json.dumps(["", f"{type(error).__name__}: {error}"])
     first = group.first_error(said)
+    if own is not None:
+        raise own
     if first is not None:
-        raise DoomedError(*json.loads(first))
+        kind, reason = json.loads(first)
+        if not kind:
+            raise RuntimeError(f"Another rank failed: {reason}")
+        raise DoomedError(kind, reason)
     return result[0]
 
 
@@ -143,16 +154,15 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
         DoomedError: The run folder is not shared, or another process takes it at this moment.
     """
     folder = RunFolder(plan.folder)
-    threads = plan.trainer.threads or max(1, len(os.sched_getaffinity(0)) // group.world_size)
     launch = group.from_rank_0(plan.launch)  # under torchrun every rank is a driver of its own
     probe = folder.path / f".seen-{launch}-{group.rank}"
-    together(group, lambda: probe.write_bytes(b""))
+    together(group, lambda: _write_probe(probe))
 
     def decide() -> str:
         if group.rank != 0:
             return ""
         _check_shared(folder, launch, group.world_size)
-        checkpoint, passed = newest_whole(folder.checkpoints)
+        checkpoint, passed = newest_whole(folder.checkpoints, folder.attempts())
         for fault in passed:
             reporter.note(f"A checkpoint was passed over and left in place: {fault}.")
         start_step = step_of(checkpoint) if checkpoint else 0
@@ -161,10 +171,12 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
             launch=launch,
             start_step=start_step,
             world_size=group.world_size,
-            threads=threads,
+            threads=_threads(plan, group, checkpoint),
             resumed_from=checkpoint.name if checkpoint else "",
         )
         folder.begin(attempt)
+        folder.sweep(launch=launch)
+        drop_unfinished(folder.checkpoints, attempt=attempt.number)
         folder.cut(start_step)
         return json.dumps(asdict(attempt))
 
@@ -173,6 +185,28 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
     attempt = Attempt(**json.loads(group.from_rank_0(told)))
     resumed = folder.checkpoints / attempt.resumed_from if attempt.resumed_from else None
     return attempt, resumed
+
+
+def _threads(plan: TrainPlan, group: Group, checkpoint: Path | None) -> int:
+    """Torch threads of each worker: as set, else as before the resume, else its share of cores."""
+    if plan.trainer.threads:
+        return plan.trainer.threads
+    if checkpoint is not None:
+        saved = read_state(checkpoint)
+        if saved["world_size"] == group.world_size:
+            return saved["threads"]  # another count would change the last bits of the losses
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", group.world_size))
+    return max(1, len(os.sched_getaffinity(0)) // here)
+
+
+def _write_probe(probe: Path) -> None:
+    try:
+        probe.write_bytes(b"")
+    except OSError as error:
+        raise ConfigError(
+            f"A worker cannot write to the run folder {probe.parent}: {error.strerror}. Set "
+            "run.folder to a folder that all nodes share and may write to."
+        ) from error
 
 
 def _check_shared(folder: RunFolder, launch: str, world_size: int) -> None:
@@ -220,7 +254,8 @@ def restore(
         if plan.trainer.average:
             average = load_average(checkpoint, model) or begin_average(model)
         memory = load_memory(checkpoint, mine, group.device).resized(plan.model.memory)
-        rows, counters = RowsState.from_json(saved["rows"]), Counters(**saved["counters"])
+        rows = RowsState.from_json(saved["rows"])
+        counters = replace(Counters(**saved["counters"]), skipped_in_row=0)  # another chance
         _check_next_batch(server, rows, saved, checkpoint)
         inexact = "; ".join(
             f"{name} was {saved[name]} and is {now}"

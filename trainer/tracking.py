@@ -8,6 +8,7 @@ truth, from which a later start fills in what is missing.
 import json
 import logging
 import os
+import re
 import tempfile
 import threading
 import time
@@ -32,9 +33,12 @@ from mlflow.tracking import MlflowClient
 
 from trainer.errors import ConfigError
 
-BATCH = 900  # MLflow takes at most 1,000 metrics a call
+LINES = 40  # a call; MLflow takes at most 1,000 metrics in one
+TRIES = 3  # of one thing, before it is told and left out
 PERIOD_S = 2.0
 CLOSE_S = 60.0
+# How MLflow's client says that its server does not answer, or not now.
+AWAY = re.compile(r"failed with exception|error code (429|5\d\d)")
 PARAM_CHARS = 500
 STATUS = {"done": "FINISHED", "stopped": "KILLED", "failed": "FAILED", "gave up": "FAILED"}
 
@@ -88,18 +92,20 @@ class Tracker:
         self,
         client: MlflowClient,
         run_id: str,
-        newest: dict[str, int],
+        held: dict[str, set[int]],
         *,
         warn: Callable[[str], None],
     ) -> None:
-        """Begin to send; `newest` is the last step of each kind of line that MLflow holds."""
+        """Begin to send; `held` are the steps, by kind of line, that MLflow holds already."""
         self.run_id = run_id
         self._client = client
         self._warn = warn
         self._acts: deque[Callable[[], object]] = deque()
-        self._metrics: deque[Metric] = deque()
-        self._newest = newest
+        self._metrics: deque[list[Metric]] = deque()  # a line's belong together
+        self._held = held
         self._warned = False
+        self._tries = 0
+        self._status = "FAILED"
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._send, name="mlflow", daemon=True)
         self._thread.start()
@@ -126,29 +132,31 @@ class Tracker:
             run_id = run_id or _begin(client, run)
             client.update_run(run_id, status="RUNNING")
             client.log_batch(run_id, tags=[RunTag(key, value) for key, value in run.tags.items()])
-            newest = {
-                kind: max((one.step for one in client.get_metric_history(run_id, key)), default=-1)
-                for kind, key in (("step", "train/loss"), ("evaluation", "eval/loss"))
+            held = {
+                kind: {metric.step for metric in client.get_metric_history(run_id, key)}
+                for kind, key in (("step", "train/step_seconds"), ("evaluation", "eval/loss"))
             }
         except (MlflowException, OSError) as error:
             raise ConfigError(
                 f"MLflow at {uri} cannot be used: {str(error).splitlines()[0][:200]}. Start its "
                 "server, correct tracking.uri, or leave it empty for a file beside the runs."
             ) from error
-        return cls(client, run_id, newest, warn=warn)
+        return cls(client, run_id, held, warn=warn)
 
     def line(self, line: dict[str, Any]) -> None:
         """Log a metric line; a step that MLflow holds already is left out."""
-        if line["step"] <= self._newest.get(line["kind"], -1):
+        held = self._held.setdefault(line["kind"], set())
+        if line["step"] in held:
             return
-        self._newest[line["kind"]] = line["step"]
+        held.add(line["step"])
         now = int(time.time() * 1000)
         metrics = [
             Metric(key, float(value), now, line["step"])
             for key, value in line.items()
             if "/" in key and isinstance(value, int | float)
         ]
-        self._metrics.extend(metrics)
+        if metrics:
+            self._metrics.append(metrics)
 
     def file(self, path: Path, folder: str | None = None) -> None:
         """Log a file as an artifact."""
@@ -217,8 +225,7 @@ class Tracker:
         Args:
             status: A verdict's, or "crashed".
         """
-        end = STATUS.get(status, "FAILED")
-        self._acts.append(lambda: self._client.set_terminated(self.run_id, end))
+        self._status = STATUS.get(status, "FAILED")
         self._closing.set()
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
@@ -233,31 +240,42 @@ class Tracker:
             closing = self._closing.wait(PERIOD_S)
             if self._send_all() and closing:
                 return
+            if closing:  # its event is set: do not hurry from one refusal to the next
+                time.sleep(PERIOD_S)
 
     def _send_all(self) -> bool:
-        """Whether everything was taken; what was not stays, in order, for the next time."""
+        """Whether all was taken; what was not stays, in order, for the next time."""
         try:
             while self._metrics:
-                batch = [self._metrics[i] for i in range(min(BATCH, len(self._metrics)))]
+                lines = [self._metrics[i] for i in range(min(LINES, len(self._metrics)))]
+                batch = [metric for line in lines for metric in line]
                 self._client.log_batch(self.run_id, metrics=batch)
-                for _ in batch:
+                for _ in lines:
                     self._metrics.popleft()
-            while self._acts:
-                self._try(self._acts[0])
-                self._acts.popleft()
-        except (MlflowException, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever MLflow meets, the record goes on
             self._tell(error)
             return False
-        return not self._metrics
+        while self._acts:
+            if not self._try(self._acts[0]):
+                return False
+            self._acts.popleft()
+        if self._closing.is_set():
+            return self._try(lambda: self._client.set_terminated(self.run_id, self._status))
+        return True
 
-    def _try(self, act: Callable[[], object]) -> None:
-        """Do `act`; what MLflow cannot do, and could not do the next time, is told and left."""
+    def _try(self, act: Callable[[], object]) -> bool:
+        """Whether `act` is off the list: done, or refused TRIES times and that is told."""
         try:
             act()
-        except (MlflowException, OSError):
-            raise
-        except Exception as error:  # noqa: BLE001 - any defect of MLflow's: the record goes on
-            self._warn(f"MLflow could not record one thing ({type(error).__name__}: {error}).")
+        except Exception as error:  # noqa: BLE001 - whatever MLflow meets, the record goes on
+            self._tries += 1
+            away = isinstance(error, OSError) or AWAY.search(str(error)) is not None
+            if away or self._tries < TRIES:  # that it cannot be reached is no fault of the act
+                self._tell(error)
+                return False
+            self._warn(f"MLflow did not record one thing ({type(error).__name__}: {error}).")
+        self._tries = 0
+        return True
 
     def _tell(self, error: Exception) -> None:
         if not self._warned:

@@ -58,11 +58,14 @@ def plan(tiny_store: Path, tmp_path: Path) -> TrainPlan:
     )
 
 
+REAL = Objective.forward
+
+
 class Poison:
     """Makes the loss of some steps not a number."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
-        real = Objective.forward
+        real = REAL
 
         def forward(
             objective: Objective, rows: Any, memory: Any, noise: Any
@@ -115,14 +118,19 @@ def test_a_skipped_update_leaves_weights_and_moments_and_moves_the_rows(
 def test_three_in_a_row_stop_the_run_with_a_checkpoint_of_the_last_good_weights(
     plan: TrainPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Poison(monkeypatch, {5, 6, 7, 8, 9})
+    Poison(monkeypatch, {5, 6, 7, 8})
     verdict, _ = run(plan)
     assert (verdict.status, verdict.kind) == ("failed", "error")
     assert "3 updates in a row were not finite" in verdict.reason
-    newest, _ = newest_whole(RunFolder(plan.folder).checkpoints)
+    newest, _ = newest_whole(RunFolder(plan.folder).checkpoints, [])
     assert newest is not None
     state = read_state(newest)
     assert state["counters"]["skipped_in_row"] >= 3
     assert state["step"] < 10
+    assert "up to step 8" in verdict.reason
     for tensor in weights_at(plan, state["step"]):
         assert torch.isfinite(tensor).all()
+    lines = list(RunFolder(plan.folder).lines())
+    assert [line["step"] for line in lines if line["train/loss"] is None] == [5, 6, 7, 8]
+    Poison(monkeypatch, set())
+    assert run(plan)[0].status == "done"  # a resume gets its chance

@@ -34,7 +34,13 @@ def start(
 
 
 def step(number: int, loss: float = 1.0) -> dict[str, Any]:
-    return {"kind": "step", "step": number, "attempt": 1, "train/loss": loss}
+    return {
+        "kind": "step",
+        "step": number,
+        "attempt": 1,
+        "train/loss": loss,
+        "train/step_seconds": 0.1,
+    }
 
 
 def logged(uri: str, run_id: str, key: str = "train/loss") -> list[int]:
@@ -43,20 +49,21 @@ def logged(uri: str, run_id: str, key: str = "train/loss") -> list[int]:
 
 def test_a_restarted_run_is_one_run_with_each_step_once(uri: str, tmp_path: Path) -> None:
     first = start(uri, tmp_path)
-    for number in range(1, 8):
+    for number in (1, 2, 3, 5, 6, 7):
         first.line(step(number))
     first.line({"kind": "evaluation", "step": 4, "eval/loss": 2.0})
     first.close("stopped")
     assert MlflowClient(uri).get_run(first.run_id).info.status == "KILLED"
     second = start(uri, tmp_path, run_id=first.run_id)
     assert MlflowClient(uri).get_run(first.run_id).info.status == "RUNNING"
+    assert logged(uri, first.run_id) == [1, 2, 3, 5, 6, 7]  # 4 died with a worker, untold
     for number in range(1, 12):  # the driver hands in all of metrics.jsonl again, and goes on
         second.line(step(number))
     second.line({"kind": "evaluation", "step": 4, "eval/loss": 2.0})
     second.line({"kind": "evaluation", "step": 11, "eval/loss": 1.5})
     second.close("done")
     assert second.run_id == first.run_id
-    assert logged(uri, first.run_id) == list(range(1, 12))
+    assert sorted(logged(uri, first.run_id)) == list(range(1, 12))
     assert logged(uri, first.run_id, "eval/loss") == [4, 11]
     run = MlflowClient(uri).get_run(first.run_id)
     assert run.info.status == "FINISHED"
@@ -130,12 +137,13 @@ def test_a_defect_of_mlflow_is_told_and_costs_only_itself(
     def odd(*_: Any, **__: Any) -> None:
         raise KeyError("odd")
 
+    monkeypatch.setattr("trainer.tracking.PERIOD_S", 0.01)
     monkeypatch.setattr(MlflowClient, "log_table", odd)
     tracker.table("samples/step_1.json", [{"prompt": "a"}])
     tracker.text("after.txt", "x")
     tracker.line(step(1))
     tracker.close("done")
-    assert warnings == ["MLflow could not record one thing (KeyError: 'odd')."]
+    assert warnings[-1] == "MLflow did not record one thing (KeyError: 'odd')."
     assert [file.path for file in MlflowClient(uri).list_artifacts(tracker.run_id)] == ["after.txt"]
     assert MlflowClient(uri).get_run(tracker.run_id).info.status == "FINISHED"
     assert logged(uri, tracker.run_id) == [1]

@@ -10,10 +10,13 @@ from torch import nn
 from model.memory import Memory
 from pipeline.layout import rows_of_rank
 from trainer.checkpoint import (
+    STATE_KEYS,
+    STATE_VERSION,
     CheckpointError,
     checkpoint_name,
     checkpoints,
     commit,
+    drop_unfinished,
     faults,
     load_memory,
     load_optimizer,
@@ -23,9 +26,15 @@ from trainer.checkpoint import (
     take_snapshot,
     write_part,
 )
+from trainer.errors import ConfigError
+from trainer.retention import drop_old
+from trainer.run_folder import Attempt
+from trainer.settings import CheckpointSettings
 
+STATE = dict.fromkeys(STATE_KEYS, 0) | {"version": STATE_VERSION}
 ROWS, LAYERS, LENGTH, WIDTH = 6, 2, 3, 4
 CPU = torch.device("cpu")
+KEEP_TWO = CheckpointSettings(keep_last=2)
 
 
 def model_and_optimizer(seed: int) -> tuple[nn.Module, torch.optim.AdamW]:
@@ -57,7 +66,7 @@ def save(folder: Path, *, step: int = 5, attempt: int = 1, world_size: int = 2) 
             step=step,
             rank=rank,
             rows=(low, high),
-            state={"step": step} if rank == 0 else None,
+            state=(lambda: STATE | {"step": step}) if rank == 0 else None,
         )
         write_part(snapshot, part, rank=rank)
     commit(part, target, world_size=world_size, deadline_s=1)
@@ -121,7 +130,7 @@ def test_the_newest_whole_one_is_taken_and_damaged_ones_stay_where_they_are(
     old = save(tmp_path, step=5)
     new = save(tmp_path, step=10)
     (new / "model.safetensors").write_bytes(b"")
-    found, passed = newest_whole(tmp_path)
+    found, passed = newest_whole(tmp_path, [])
     assert found == old
     assert len(passed) == 1
     assert "model.safetensors" in passed[0]
@@ -131,20 +140,83 @@ def test_the_newest_whole_one_is_taken_and_damaged_ones_stay_where_they_are(
 def test_of_one_step_the_later_attempt_is_newer(tmp_path: Path) -> None:
     save(tmp_path, step=5, attempt=2)
     later = save(tmp_path, step=5, attempt=11)
-    assert newest_whole(tmp_path)[0] == later
+    assert newest_whole(tmp_path, [])[0] == later
 
 
 def test_an_unfinished_save_is_no_checkpoint(tmp_path: Path) -> None:
     model, optimizer = model_and_optimizer(1)
     snapshot = take_snapshot(
-        model, optimizer, whole_memory(), step=7, rank=0, rows=(0, ROWS), state={"step": 7}
+        model, optimizer, whole_memory(), step=7, rank=0, rows=(0, ROWS), state=lambda: STATE
     )
     part = tmp_path / "step_00000007-a0001.part"
     write_part(snapshot, part, rank=0)
     with pytest.raises(CheckpointError, match=r"lacks rank-1\.json"):
         commit(part, tmp_path / "step_00000007-a0001", world_size=2, deadline_s=0.1)
     assert checkpoints(tmp_path) == []
-    assert newest_whole(tmp_path) == (None, [])
+    assert newest_whole(tmp_path, []) == (None, [])
+
+
+def began(number: int, start_step: int) -> Attempt:
+    return Attempt(
+        number=number,
+        launch="a",
+        start_step=start_step,
+        world_size=2,
+        threads=1,
+        resumed_from="",
+    )
+
+
+def test_old_ones_go_and_unfinished_ones_of_earlier_attempts(tmp_path: Path) -> None:
+    kept = [save(tmp_path, step=step, attempt=2) for step in (1, 2, 3, 4)][-2:]
+    (tmp_path / "step_00000009-a0001.part").mkdir()
+    (tmp_path / "step_00000009-a0002.part").mkdir()
+    drop_old(tmp_path, [began(1, 0), began(2, 0)], keep=KEEP_TWO, value_of=lambda _step: None)
+    drop_unfinished(tmp_path, attempt=2)
+    assert checkpoints(tmp_path) == kept
+    assert [path.name for path in tmp_path.glob("*.part")] == ["step_00000009-a0002.part"]
+
+
+def test_a_branch_that_a_later_attempt_left_behind_is_dead_and_counts_for_nothing(
+    tmp_path: Path,
+) -> None:
+    # Attempt 2 went back to step 5: because 10 and 15 were damaged, or came from a zombie later.
+    old, *dead = [save(tmp_path, step=step, attempt=1) for step in (5, 10, 15)]
+    attempts = [began(1, 0), began(2, 5)]
+    assert newest_whole(tmp_path, attempts) == (old, [])
+    new = [save(tmp_path, step=step, attempt=2) for step in (6, 7)]
+    drop_old(tmp_path, attempts, keep=KEEP_TWO, value_of=lambda _step: None)
+    assert checkpoints(tmp_path) == sorted([*dead, *new])
+    assert newest_whole(tmp_path, attempts)[0] == new[-1]
+
+
+def test_where_all_are_damaged_nothing_begins_anew(tmp_path: Path) -> None:
+    for step in (5, 10):
+        (save(tmp_path, step=step) / "state.json").write_bytes(b"{}")
+    with pytest.raises(CheckpointError, match=r"No checkpoint in .* is whole: .*move that folder"):
+        newest_whole(tmp_path, [began(1, 0)])
+
+
+def test_a_save_whose_attempt_was_overtaken_is_no_checkpoint(tmp_path: Path) -> None:
+    def overtaken() -> None:
+        raise ConfigError("overtaken")
+
+    save(tmp_path)
+    whole = tmp_path / "step_00000005-a0001"
+    part = whole.rename(tmp_path / "step_00000006-a0001.part")
+    (part / "manifest.json").unlink()
+    target = tmp_path / "step_00000006-a0001"
+    with pytest.raises(ConfigError, match="overtaken"):
+        commit(part, target, world_size=2, deadline_s=1, may_go_on=overtaken)
+    assert checkpoints(tmp_path) == []
+
+
+def test_a_state_of_another_version_is_a_sentence(tmp_path: Path) -> None:
+    path = save(tmp_path)
+    for wrong in (STATE | {"version": 2}, {"version": STATE_VERSION, "step": 1}, {}):
+        (path / "state.json").write_text(json.dumps(wrong))
+        with pytest.raises(CheckpointError, match=r"state\.json"):
+            read_state(path)
 
 
 def test_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
@@ -160,3 +232,14 @@ def test_a_manifest_of_another_version_is_a_fault(tmp_path: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps(manifest | {"version": 99}))
     assert "version 99" in faults(path)[0]
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "more.bin", "memory-7.safetensors"])
+def test_a_manifest_that_lists_other_files_is_a_fault(tmp_path: Path, name: str) -> None:
+    path = save(tmp_path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"][name] = {"size": 0, "sha256": ""}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert f"does not list the files of a checkpoint: {name}" in faults(path)[0]
+    (path / "manifest.json").write_text(json.dumps(manifest | {"files": {}}))
+    assert "does not list" in faults(path)[0]

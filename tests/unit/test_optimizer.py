@@ -3,8 +3,9 @@
 import math
 
 import pytest
-from torch import nn
 
+from model.config import ModelConfig
+from model.transformer_xl import TransformerXL
 from trainer.optimizer import learning_rate, make_optimizer
 from trainer.settings import OptimizerSettings
 
@@ -33,10 +34,29 @@ def test_a_run_shorter_than_its_warm_up_has_a_rate_at_every_step(steps: int) -> 
         assert 0 < rate <= 1.0
 
 
-def test_only_matrices_that_are_no_embeddings_decay() -> None:
-    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3), nn.LayerNorm(3))
+def test_projections_decay_and_nothing_else_does() -> None:
+    config = ModelConfig(
+        vocab_size=50,
+        layers=2,
+        width=8,
+        heads=2,
+        head_width=4,
+        inner_width=8,
+        cutoffs=(10, 20),
+        div_val=2,
+        pre_norm=True,
+        tie_weights=False,
+    )
+    model = TransformerXL(config)
     decayed, free = make_optimizer(model, OptimizerSettings(weight_decay=0.5)).param_groups
-    assert decayed["weight_decay"] == 0.5
-    assert [tuple(p.shape) for p in decayed["params"]] == [(3, 4)]
-    assert free["weight_decay"] == 0.0
-    assert [tuple(p.shape) for p in free["params"]] == [(5, 4), (3,), (3,), (3,)]
+    assert (decayed["weight_decay"], free["weight_decay"]) == (0.5, 0.0)
+    name_of = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = [{name_of[id(p)] for p in group["params"]} for group in (decayed, free)]
+    assert names[0] | names[1] == set(name_of.values())
+    layers = {
+        f"layers.{layer}.{part}.weight"
+        for layer in range(2)
+        for part in ("query", "key_value", "position", "output", "inner", "outer")
+    }
+    projections = {f"{side}.projections.{i}" for side in ("embedding", "softmax") for i in range(3)}
+    assert names[0] == layers | projections

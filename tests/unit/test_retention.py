@@ -2,7 +2,6 @@
 
 import errno
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from tests.command import code_of
 from trainer import checkpoint, saver
 from trainer.best import is_best, without_progress
 from trainer.checkpoint import Snapshot, checkpoint_name, checkpoints, faults, take_snapshot
-from trainer.retention import PINNED, Candidate, drop_old, superfluous
+from trainer.retention import PINNED, Candidate, superfluous
+from trainer.run_folder import Attempt, RunFolder
 from trainer.saver import Saver
 from trainer.settings import CheckpointSettings
 
@@ -39,12 +39,16 @@ def snapshot(step: int) -> Snapshot:
     optimizer.step()
     memory = Memory(states=torch.zeros(1, 2, 3, 4), usable=torch.zeros(2, dtype=torch.int64))
     return take_snapshot(
-        model, optimizer, memory, step=step, rank=0, rows=(0, 2), state={"step": step}
+        model, optimizer, memory, step=step, rank=0, rows=(0, 2), state=lambda: {"step": step}
     )
 
 
-def saver_in(folder: Path, **settings: int) -> Saver:
-    folder.mkdir(exist_ok=True)
+def saver_in(run: Path, **settings: int) -> Saver:
+    folder = RunFolder(run)
+    folder.create()
+    folder.begin(
+        Attempt(number=1, launch="", start_step=0, world_size=1, threads=1, resumed_from="")
+    )
     return Saver(
         folder,
         attempt=1,
@@ -52,7 +56,7 @@ def saver_in(folder: Path, **settings: int) -> Saver:
         world_size=1,
         settings=CheckpointSettings(**settings),
         value_of=lambda step: abs(step - 3),
-        check_lease=lambda: None,
+        beat=lambda: None,
     )
 
 
@@ -90,11 +94,11 @@ def test_a_run_keeps_the_newest_the_best_the_pinned_and_every_nth(tmp_path: Path
         writer.start(snapshot(step))
         writer.wait()
         if step == 2:
-            (tmp_path / checkpoint_name(2, 1) / PINNED).touch()
+            (tmp_path / "checkpoints" / checkpoint_name(2, 1) / PINNED).touch()
     writer.close()
-    kept = [checkpoint.step_of(path) for path in checkpoints(tmp_path)]
+    kept = [checkpoint.step_of(path) for path in checkpoints(tmp_path / "checkpoints")]
     assert kept == [2, 3, 5, 7, 8]  # pinned, best, every fifth, the last two
-    assert [faults(path) for path in checkpoints(tmp_path)] == [[]] * 5
+    assert [faults(path) for path in checkpoints(tmp_path / "checkpoints")] == [[]] * 5
 
 
 def test_nothing_is_dropped_while_the_newer_one_is_not_committed(
@@ -112,26 +116,19 @@ def test_nothing_is_dropped_while_the_newer_one_is_not_committed(
     writer.start(snapshot(3))
     with pytest.raises(OSError, match="No space left"):
         writer.wait()
-    assert [checkpoint.step_of(path) for path in checkpoints(tmp_path)] == [1, 2]
-
-
-def test_unfinished_saves_of_earlier_attempts_are_removed(tmp_path: Path) -> None:
-    for attempt in (1, 2):
-        (tmp_path / f"{checkpoint_name(9, attempt)}.part").mkdir()
-    drop_old(tmp_path, keep=CheckpointSettings(), attempt=2, value_of=lambda _step: None)
-    assert [path.name for path in tmp_path.iterdir()] == ["step_00000009-a0002.part"]
+    assert [checkpoint.step_of(path) for path in checkpoints(tmp_path / "checkpoints")] == [1, 2]
 
 
 def test_a_save_that_fails_is_tried_again_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(time, "sleep", waits.append)
     room = iter([1, 1, 10**9])
     monkeypatch.setattr(
         checkpoint.shutil, "disk_usage", lambda _path: type("Usage", (), {"free": next(room)})
     )
     writer = saver_in(tmp_path, retries=2)
+    monkeypatch.setattr(writer._closed, "wait", waits.append)
     writer.start(snapshot(4))
     writer.wait()
     assert writer.committed == 4
@@ -142,7 +139,7 @@ def test_a_save_that_fails_is_tried_again_and_told(
     writer.start(snapshot(5))
     with pytest.raises(OSError, match="Make room there"):
         writer.wait()
-    assert [checkpoint.step_of(path) for path in checkpoints(tmp_path)] == [4]
+    assert [checkpoint.step_of(path) for path in checkpoints(tmp_path / "checkpoints")] == [4]
 
 
 def test_a_tensor_file_that_the_disk_refuses_is_an_error_of_the_disk(
@@ -159,8 +156,9 @@ def test_a_tensor_file_that_the_disk_refuses_is_an_error_of_the_disk(
 def test_pins_and_faults_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     writer = saver_in(tmp_path)
     writer.start(snapshot(1))
+    writer.wait()
     writer.close()
-    (path,) = checkpoints(tmp_path)
+    (path,) = checkpoints(tmp_path / "checkpoints")
     assert code_of("pin", str(path)) == 0
     assert (path / PINNED).exists()
     assert code_of("verify", str(path)) == 0
