@@ -7,6 +7,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -143,6 +144,9 @@ def undisturbed(tiny_store: Path) -> Iterator[list[tuple[int, float]]]:
     """The losses of the run that nothing happened to, by two workers without Ray."""
     box = Box(tiny_store)
     command = box.command(launcher="local")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     ranks = [
         subprocess.Popen(
             command,
@@ -152,14 +156,15 @@ def undisturbed(tiny_store: Path) -> Iterator[list[tuple[int, float]]]:
                 "RANK": str(rank),
                 "WORLD_SIZE": "2",
                 "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(20_000 + os.getpid() % 10_000),
+                "MASTER_PORT": str(port),
             },
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
         for rank in range(2)
     ]
-    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    said = [rank.communicate(timeout=120)[1].decode() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
     yield box.steps()
     box.remove()
 
