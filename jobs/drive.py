@@ -123,7 +123,7 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
             for line in folder.lines():
                 tracked.line(line)  # what a lost board could not pass on
             summary = _sum_up(config, folder, store, tracked, wall_seconds=wall_seconds)
-        except (KeyboardInterrupt, Terminated):
+        except (KeyboardInterrupt, SystemExit, Terminated):
             status = "stopped"
             raise
         finally:

@@ -1,4 +1,4 @@
-"""Start a run's workers by Ray Train, and watch them: the only file of the trainer that knows Ray.
+"""Start a run's workers by Ray Train, and watch them (board_actor.py is how they talk).
 
 Ray Train places the workers, sets up the process group and starts them again when one dies. What it
 is not asked for: checkpoints (committed by the loop to the run's own folder), the stop (a flag on
