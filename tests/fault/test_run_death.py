@@ -18,26 +18,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny_runs import TOML
 from trainer.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 STEPS = 300
-TOML = """
-[run]
-name = "run"
-folder = "{folder}"
-[data]
-store = "{store}"
-[rows]
-rows = 4
-segment = 16
-[model]
-layers = 2
-width = 16
-heads = 2
-head_width = 8
-inner_width = 32
-memory = 20
+REST = """
 [trainer]
 steps = {steps}
 threads = 1
@@ -69,7 +55,7 @@ class Box:
         uri = f"sqlite:///{self.path}/mlflow.db" if tracked else "off"
         config = self.path / "run.toml"
         config.write_text(
-            TOML.format(
+            (TOML + REST).format(
                 folder=self.path / "runs",
                 store=self.store,
                 steps=STEPS,

@@ -15,42 +15,17 @@ from typing import Any
 import pytest
 import torch
 
-from model.config import ModelConfig
-from pipeline.layout import Layout
-from pipeline.store import Store
+from tests.tiny_runs import TOML, tiny_plan
 from trainer.board import Board, LocalReporter, Verdict
 from trainer.group import Group
 from trainer.loop import train
 from trainer.plan import TrainPlan
 from trainer.run_folder import RunFolder
-from trainer.settings import (
-    CheckpointSettings,
-    ClusterSettings,
-    EvaluateSettings,
-    OptimizerSettings,
-    TrainerSettings,
-)
 
 ROOT = Path(__file__).parents[2]
 STEPS = 12  # of a run in this process
 LONG = 150  # of a run in processes of its own: enough to be stopped on a fast machine
-TOML = """
-[run]
-name = "run"
-folder = "{folder}"
-[data]
-store = "{store}"
-[rows]
-rows = 4
-segment = 16
-[model]
-layers = 2
-width = 16
-heads = 2
-head_width = 8
-inner_width = 32
-memory = 20
-dropout = {dropout}
+REST = """
 [trainer]
 steps = {steps}
 threads = 1
@@ -68,33 +43,7 @@ launcher = "local"
 
 @pytest.fixture
 def plan(tiny_store: Path, tmp_path: Path) -> TrainPlan:
-    store = Store.open(str(tiny_store))
-    return TrainPlan(
-        folder=str(tmp_path / "run"),
-        store=str(tiny_store),
-        store_fingerprint=store.fingerprint,
-        tokenizer_sha256=store.manifest.tokenizer,
-        launch="test",
-        mlflow_run_id="",
-        seed=3,
-        layout=Layout(rows=4, segment=16, seed=3),
-        model=ModelConfig(
-            vocab_size=store.vocab_size,
-            layers=2,
-            width=16,
-            heads=2,
-            head_width=8,
-            inner_width=32,
-            memory=20,
-            dropout=0.1,
-            attention_dropout=0.1,
-        ),
-        trainer=TrainerSettings(steps=STEPS, threads=1),
-        optimizer=OptimizerSettings(learning_rate=1e-2, warmup_steps=3),
-        evaluate=EvaluateSettings(every=4),
-        checkpoint=CheckpointSettings(every=5),
-        cluster=ClusterSettings(launcher="local"),
-    )
+    return tiny_plan(tiny_store, tmp_path / "run", steps=STEPS)
 
 
 class StopAfter(LocalReporter):
@@ -275,12 +224,12 @@ def _rewrite(checkpoint: Path, name: str, data: bytes) -> None:
 class Ranks:
     """`longrow train` as several processes, in the environment that torchrun gives them."""
 
-    def __init__(self, folder: Path, store: Path, *, dropout: float = 0.1) -> None:
+    def __init__(self, folder: Path, store: Path) -> None:
         folder.mkdir(parents=True)
         self.folder = folder / "runs" / "run"
         self._config = folder / "run.toml"
         self._config.write_text(
-            TOML.format(folder=folder / "runs", store=store, steps=LONG, dropout=dropout)
+            (TOML + REST).format(folder=folder / "runs", store=store, steps=LONG)
         )
 
     def train(self, world_size: int) -> None:

@@ -8,53 +8,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.config import ModelConfig
-from pipeline.layout import Layout
-from pipeline.store import Store
+from tests.tiny_runs import tiny_plan
 from trainer.board import Board, LocalReporter
 from trainer.checkpoint import load_weights, newest_whole, read_state
 from trainer.group import Group
 from trainer.loop import train
 from trainer.plan import TrainPlan
 from trainer.run_folder import RunFolder
-from trainer.settings import (
-    CheckpointSettings,
-    ClusterSettings,
-    EvaluateSettings,
-    OptimizerSettings,
-    TrainerSettings,
-)
+from trainer.settings import CheckpointSettings, EvaluateSettings
 from trainer.step import Objective
 
 
 @pytest.fixture
 def plan(tiny_store: Path, tmp_path: Path) -> TrainPlan:
-    store = Store.open(str(tiny_store))
-    folder = RunFolder(tmp_path / "run")
-    folder.create()
-    return TrainPlan(
-        folder=str(folder.path),
-        store=str(tiny_store),
-        store_fingerprint=store.fingerprint,
-        tokenizer_sha256=store.manifest.tokenizer,
-        launch="test",
-        mlflow_run_id="",
-        seed=3,
-        layout=Layout(rows=2, segment=16, seed=3),
-        model=ModelConfig(
-            vocab_size=store.vocab_size,
-            layers=1,
-            width=8,
-            heads=1,
-            head_width=8,
-            inner_width=8,
-            memory=8,
-        ),
-        trainer=TrainerSettings(steps=10, threads=1),
-        optimizer=OptimizerSettings(warmup_steps=0),
+    return replace(
+        tiny_plan(tiny_store, tmp_path / "run", steps=10),
         evaluate=EvaluateSettings(),
         checkpoint=CheckpointSettings(every=1),
-        cluster=ClusterSettings(launcher="local"),
     )
 
 
