@@ -27,7 +27,8 @@ from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
 from trainer.summary import Summary, read_scores, summarize
 
-CODES = {"config": Exit.BAD_USE, "data": Exit.BAD_DATA}
+OVERTAKEN = "overtaken"
+CODES = {"config": Exit.BAD_USE, "data": Exit.BAD_DATA, OVERTAKEN: Exit.BAD_USE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +119,14 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
             for line in folder.lines():
                 tracked.line(line)  # what an earlier start could not send; the rest is left out
             verdict = _launch(plan, tracked, wish)
-            status = verdict.status
+            # Of a run that is another process's now, nothing is written or set any more.
+            status = OVERTAKEN if verdict.kind == OVERTAKEN else verdict.status
             wall_seconds = time.monotonic() - began
-            for line in folder.lines():
-                tracked.line(line)  # what a lost board could not pass on
-            summary = _sum_up(config, folder, store, tracked, wall_seconds=wall_seconds)
+            summary = _summary(config, folder, store, tracked, wall_seconds=wall_seconds)
+            if status != OVERTAKEN and is_first_rank(config):
+                for line in folder.lines():
+                    tracked.line(line)  # what a lost board could not pass on
+                _keep(config, folder, store, tracked, summary)
         except (KeyboardInterrupt, SystemExit, Terminated):
             status = "stopped"
             raise
@@ -259,13 +263,10 @@ def _pass_on(news: News, plan: TrainPlan, tracked: Track, progress: Progress) ->
         progress.show(last["step"], plan.trainer.steps, f"loss {loss}, {speed}")
 
 
-def _sum_up(
+def _summary(
     config: RunConfig, folder: RunFolder, store: Store, tracked: Track, *, wall_seconds: float
 ) -> Summary:
-    """Write summary.json and the pictures, and hand them to MLflow."""
-    from trainer.pictures import loss_by_offset, loss_over_steps
-
-    summary = summarize(
+    return summarize(
         folder,
         documents=store.manifest.documents,
         tokens=store.manifest.tokens,
@@ -273,8 +274,14 @@ def _sum_up(
         wall_seconds=wall_seconds,
         mlflow_run_id=tracked.run_id,
     )
-    if not is_first_rank(config):
-        return summary
+
+
+def _keep(
+    config: RunConfig, folder: RunFolder, store: Store, tracked: Track, summary: Summary
+) -> None:
+    """Write summary.json, the pictures and the samples, and hand them to MLflow."""
+    from trainer.pictures import loss_by_offset, loss_over_steps
+
     folder.write_json("summary.json", summary.to_json())
     tracked.file(folder.path / "summary.json")
     lines = list(folder.lines())
@@ -288,7 +295,6 @@ def _sum_up(
         tracked.file(folder.path / "loss_by_offset.png", "pictures")
     if summary.steps >= config.trainer.steps:
         write_samples(folder, store, tracked)
-    return summary
 
 
 def _code(verdict: Verdict, wish: StopWish) -> Exit:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipeline.errors import DataError
-from pipeline.files import is_temporary, join, list_folder, read_bytes, sha256_of
+from pipeline.files import is_temporary, join, list_folder, local_path, read_bytes, sha256_of
 
 FORMAT = "longrow-store-1"
 MANIFEST = "manifest.json"
@@ -199,6 +199,15 @@ def faults(store: str, manifest: Manifest, *, rehash: bool) -> Iterator[str]:
                 f"{join(store, PARTS, name)} is foreign: the manifest does not name it. "
                 "Move it away, or run `longrow build` again if a build was cut short."
             )
+
+
+def part_faults(store: str, manifest: Manifest, index: int) -> Iterator[str]:
+    """What is wrong with the bytes of one part of a local store; nothing when they are right."""
+    part = manifest.parts[index]
+    url = join(store, part.name)
+    path = local_path(url)
+    size = path.stat().st_size if path is not None and path.is_file() else None
+    yield from _fault(url, size, part, rehash=True)
 
 
 def _fault(

@@ -16,7 +16,7 @@ class Verdict:
     Attributes:
         status: "done", "stopped" (after a checkpoint), "failed" (would fail again) or "gave up".
         reason: A sentence for a person; empty when done.
-        kind: Of a failure: "config", "data" or "error"; it decides the exit code.
+        kind: Of a failure: "config", "data", "overtaken" or "error"; it decides the exit code.
         step: Steps done.
     """
 

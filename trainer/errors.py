@@ -3,3 +3,7 @@
 
 class ConfigError(ValueError):
     """A setting cannot be used; the message names the key, and `longrow` exits with 2."""
+
+
+class OvertakenError(ConfigError):
+    """Another process has taken the run over: this one writes nothing more, anywhere."""

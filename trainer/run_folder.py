@@ -19,7 +19,7 @@ from typing import Any
 
 from pipeline.errors import DataError
 from pipeline.files import write_whole
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, OvertakenError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +132,11 @@ class RunFolder:
         """Refuse to write for an attempt that was overtaken by a later one.
 
         Raises:
-            ConfigError: A later attempt owns the run.
+            OvertakenError: A later attempt owns the run.
         """
         # Numbers are taken in order: one look suffices, cheap enough for every step.
         if (self._attempts / f"{number + 1:04d}.json").exists():
-            raise ConfigError(
+            raise OvertakenError(
                 f"Attempt {number} of the run in {self.path} was overtaken by a later one, of "
                 "another process: nothing more is written by this one. One run has one writer."
             )

@@ -30,7 +30,7 @@ from trainer.checkpoint import (
     read_state,
     step_of,
 )
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, OvertakenError
 from trainer.group import Group
 from trainer.optimizer import make_optimizer
 from trainer.plan import TrainPlan, check_identity
@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 # Errors that the next attempt would meet again, and the kind that decides the exit code.
 REPEATABLE: dict[type[Exception], str] = {
+    OvertakenError: "overtaken",  # before its family, ConfigError
     DataError: "data",
     ConfigError: "config",
     ModelError: "config",

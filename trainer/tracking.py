@@ -40,7 +40,14 @@ CLOSE_S = 60.0
 # How MLflow's client says that its server does not answer, or not now.
 AWAY = re.compile(r"failed with exception|error code (429|5\d\d)")
 PARAM_CHARS = 500
-STATUS = {"done": "FINISHED", "stopped": "KILLED", "failed": "FAILED", "gave up": "FAILED"}
+# How a verdict stands in MLflow. Of an overtaken run the status is another process's to set.
+STATUS = {
+    "overtaken": "",
+    "done": "FINISHED",
+    "stopped": "KILLED",
+    "failed": "FAILED",
+    "gave up": "FAILED",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +230,7 @@ class Tracker:
         """Send what is left and set the run's status.
 
         Args:
-            status: A verdict's, or "crashed".
+            status: A verdict's, "overtaken" or "crashed".
         """
         self._status = STATUS.get(status, "FAILED")
         self._closing.set()
@@ -259,7 +266,7 @@ class Tracker:
             if not self._try(self._acts[0]):
                 return False
             self._acts.popleft()
-        if self._closing.is_set():
+        if self._closing.is_set() and self._status:
             return self._try(lambda: self._client.set_terminated(self.run_id, self._status))
         return True
 

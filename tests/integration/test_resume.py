@@ -205,7 +205,7 @@ def test_an_attempt_that_another_process_overtakes_stops_and_writes_no_more(
     folder.create()
     group = Group(device=torch.device("cpu"))
     verdict = train(plan, group, Overtaken(None), lambda _rows: None)
-    assert (verdict.status, verdict.kind) == ("failed", "config")
+    assert (verdict.status, verdict.kind) == ("failed", "overtaken")
     assert "overtaken by a later one" in verdict.reason
     assert [step for step, _ in losses(plan.folder)] == [1, 2, 3]
     assert list(folder.checkpoints.iterdir()) == []

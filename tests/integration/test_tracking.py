@@ -149,6 +149,16 @@ def test_a_defect_of_mlflow_is_told_and_costs_only_itself(
     assert logged(uri, tracker.run_id) == [1]
 
 
+def test_an_overtaken_run_keeps_the_status_that_another_process_sets(
+    uri: str, tmp_path: Path
+) -> None:
+    tracker = start(uri, tmp_path)
+    tracker.line(step(1))
+    tracker.close("overtaken")
+    assert MlflowClient(uri).get_run(tracker.run_id).info.status == "RUNNING"
+    assert logged(uri, tracker.run_id) == [1]
+
+
 def test_a_run_that_mlflow_has_lost_begins_anew(uri: str, tmp_path: Path) -> None:
     tracker = start(uri, tmp_path, run_id="0" * 32)
     assert tracker.run_id != "0" * 32

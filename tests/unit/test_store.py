@@ -213,3 +213,14 @@ def test_the_largest_id_fits_and_the_next_is_refused(
         with pytest.raises(DataError, match=f"s at byte 98: the tokenizer gave id {wrong:,}"):
             write(tmp_path / "bad.arrow", wrong)
         assert not (tmp_path / "bad.arrow").exists()
+
+
+def test_a_flipped_bit_in_a_part_is_met_by_who_reads_it(tmp_path: Path) -> None:
+    path = build(tmp_path / "a")
+    flip(arrows(path)[1])
+    store = Store.open(str(path))
+    base = store.manifest.parts[0].documents
+    assert store.text(0)  # of another part
+    for _ in range(2):
+        with pytest.raises(DataError, match=rf"{arrows(path)[1].name} has the right size"):
+            store.read(base)
