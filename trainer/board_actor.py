@@ -21,6 +21,7 @@ class BoardActor:
     def __init__(self) -> None:
         self._board = Board()
         self._workers: list[Any] = []
+        self._places: list[Any] = []
 
     @ray.method
     def push(self, lines: list[dict[str, Any]], notes: list[str], moved: bool) -> str:
@@ -39,9 +40,15 @@ class BoardActor:
         self._board.failed(error)
 
     @ray.method
-    def enter(self, rank: int, worker: Any) -> Entered:
+    def enter(self, rank: int, worker: Any, place: Any) -> Entered:
         self._workers.append(worker)
+        self._places.append(place)
         return self._board.enter(rank)
+
+    @ray.method
+    def take_places(self) -> list[Any]:
+        places, self._places = self._places, []
+        return [place for place in places if place is not None]
 
     @ray.method
     def take_workers(self) -> list[Any]:

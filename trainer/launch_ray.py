@@ -19,6 +19,7 @@ import ray
 import ray.train
 import ray.train.torch
 import torch
+from ray.util import get_current_placement_group, remove_placement_group
 
 from pipeline.server_actor import ActorReader
 from pipeline.store import Store
@@ -44,7 +45,8 @@ def _work(config: dict[str, Any]) -> Verdict:
     plan: TrainPlan = config["plan"]
     board: Any = config["board"]
     rank = ray.train.get_context().get_world_rank()
-    entered: Entered = ray.get(board.enter.remote(rank, ray.get_runtime_context().current_actor))
+    actor, place = ray.get_runtime_context().current_actor, get_current_placement_group()
+    entered: Entered = ray.get(board.enter.remote(rank, actor, place))
     if entered.starts > plan.cluster.retries + 1:
         return gave_up(plan, entered)
     reporter = BoardReporter(board)
@@ -102,8 +104,11 @@ def launch_ray(
             on_news(ray.get(board.drain.remote()))
             if verdict is not None:
                 return verdict
-            # Ray Train's controller died; our checkpoints do not depend on it.
-            entered: Entered = ray.get(board.enter.remote(-1, None))
+            # Ray Train's controller died; our checkpoints do not depend on it. Nobody else frees
+            # the slots of its workers, and the next fit() would wait for them without end.
+            for place in ray.get(board.take_places.remote()):
+                remove_placement_group(place)
+            entered: Entered = ray.get(board.enter.remote(-1, None, None))
             if entered.starts > plan.cluster.retries + 1:
                 return gave_up(plan, entered)
     raise AssertionError("unreachable")

@@ -182,6 +182,28 @@ def test_a_killed_worker_costs_a_restart_and_not_one_bit(
     assert box.left_over() == ({}, [], [])
 
 
+def test_a_killed_controller_costs_a_restart_and_not_one_bit(
+    box: Box, undisturbed: list[tuple[int, float]]
+) -> None:
+    run = subprocess.Popen(
+        box.command(),
+        cwd=ROOT,
+        env=box.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    box.wait_for(lambda: len(box.steps()) >= 50)
+    (controller,) = (pid for pid, name in box.processes().items() if "TrainController" in name)
+    os.kill(controller, signal.SIGKILL)
+    _, errors = run.communicate(timeout=200)
+    assert run.returncode == 0, errors
+    assert box.steps() == undisturbed
+    assert [attempt.number for attempt in box.folder.attempts()] == [1, 2]
+    assert box.folder.attempts()[1].start_step >= 20
+    assert box.left_over() == ({}, [], [])
+
+
 def _logged_steps(box: Box, run_id: str) -> list[int]:
     from mlflow.tracking import MlflowClient
 
