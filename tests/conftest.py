@@ -3,12 +3,23 @@
 import json
 import os
 import random
+import shutil
+import signal
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
+# What the code under test leaves in the temp folder, killed as it is, goes with this one; the
+# tests' own folders (tmp_path) stay where pytest keeps them.
+SCRATCH = tempfile.mkdtemp(prefix="l-")  # short: Ray refuses socket paths over 107 bytes
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+os.environ |= dict.fromkeys(("TMPDIR", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR"), SCRATCH)
+tempfile.tempdir = None  # look at TMPDIR again
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests are small and many: threads that wait for each other cost more than they bring.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -18,6 +29,10 @@ settings.register_profile(
     "long", max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(SCRATCH, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -42,7 +42,7 @@ class Box:
     """A folder of its own for a run, and a mark on every process that the run starts."""
 
     def __init__(self, store: Path) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="lrt-"))
+        self.path = Path(tempfile.mkdtemp(prefix="lrt-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"]))
         self.store = store
         self.mark = uuid.uuid4().hex
         self.temp = self.path / "t"
