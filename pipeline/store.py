@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pipeline.errors import DataError
 from pipeline.files import join, local_path
+from pipeline.lengths import Mixed, SplitLengths
 from pipeline.manifest import INDEX, TOKENIZER, Manifest, faults, part_faults, read_manifest
 from pipeline.part import SPLITS, Counts, Part, Tokens, open_arrow
 from pipeline.tokenizer import Tokenizer
@@ -83,6 +84,10 @@ class Store:
     def doc_ids(self, split: Split) -> Counts:
         """(documents of the split,) their numbers, in the same order."""
         return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
+
+    def by_length(self, split: Split) -> SplitLengths | Mixed:
+        """The documents of a split by length alone, read where they lie."""
+        return SplitLengths(self._lengths, self._splits, SPLITS.index(split))
 
     def read(self, doc_id: int) -> Tokens:
         """(n + 1,) ids of a document and EOD: a view into the mapped file."""

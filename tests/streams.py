@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pipeline.batch import Batch
 from pipeline.layout import Layout
-from pipeline.order import Int64s, document_at
+from pipeline.lengths import Int64s, Lengths
+from pipeline.order import document_at
 from pipeline.rows_state import RowsState
 from pipeline.server import RowServer, Split
 
@@ -38,6 +39,9 @@ class Positions:
 
     def num_tokens(self, split: Split) -> Int64s:
         return self.lengths[self.doc_ids(split)]
+
+    def by_length(self, split: Split) -> Lengths:
+        return Lengths(doc_id=self.doc_ids(split), num_tokens=self.num_tokens(split))
 
     def read(self, doc_id: int) -> npt.NDArray[np.uint16 | np.uint32]:
         start, end = self.start[doc_id], self.start[doc_id] + self.lengths[doc_id]
@@ -66,6 +70,15 @@ def inputs_of(documents: Positions, doc_id: int, epoch: int) -> list[Input]:
     ]
 
 
+PAD = Input(token=0, target=-100, doc_id=-1, offset=0, epoch=0)
+
+
+def laid_out(inputs: list[Input], layout: Layout) -> list[Input]:
+    """A document as it takes its place in a row."""
+    beyond = -len(inputs) % layout.segment if layout.boundary == "pad" else 0
+    return inputs + [PAD] * beyond
+
+
 def streams_by_definition(documents: Positions, layout: Layout, steps: int) -> list[list[Input]]:
     """The rows' streams: one document after the other to the row with the fewest tokens so far."""
     doc_ids = documents.doc_ids("train")
@@ -77,10 +90,15 @@ def streams_by_definition(documents: Positions, layout: Layout, steps: int) -> l
             if min(lengths) >= steps * layout.segment:
                 return streams
             place = document_at(
-                index, count=len(doc_ids), epoch=epoch, seed=layout.seed, shuffle=layout.shuffle
+                index,
+                count=len(doc_ids),
+                epoch=epoch,
+                seed=layout.seed,
+                shuffle=layout.shuffle,
+                block=layout.block,
             )
             row = lengths.index(min(lengths))
-            streams[row] += inputs_of(documents, int(doc_ids[place]), epoch)
+            streams[row] += laid_out(inputs_of(documents, int(doc_ids[place]), epoch), layout)
         epoch += 1
 
 
@@ -157,6 +175,8 @@ def runs(draw: st.DrawFn) -> tuple[Positions, Layout]:
         rows=rows,
         segment=draw(st.integers(1, 12)),
         seed=draw(st.integers(0, 2**63 - 1)),
-        shuffle=draw(st.sampled_from(["global", "none"])),
+        shuffle=draw(st.sampled_from(["global", "block", "none"])),
+        block=draw(st.integers(1, 5)),
+        boundary=draw(st.sampled_from(["pack", "pad"])),
     )
     return draw(corpora(least=rows)), layout

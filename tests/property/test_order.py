@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.order import Lengths, document_at, documents_at, documents_from
+from pipeline.lengths import Lengths
+from pipeline.order import document_at, documents_at, documents_from
 
 counts = st.one_of(st.integers(1, 70), st.integers(1, 3000))
 seeds = st.integers(0, 2**63 - 1)
