@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 Int64s = npt.NDArray[np.int64]
 _BLOCK = 512  # documents between two counts of a split
+_AT_ONCE = 1024  # blocks looked at
 
 
 class Source(Protocol):
@@ -73,11 +74,14 @@ class SplitLengths:
         """
         self._num_tokens, self._splits, self._split = num_tokens, splits, split
         self._base = base
-        counts = [0]
-        for low in range(0, len(splits), _BLOCK * 4096):
-            found = splits[low : low + _BLOCK * 4096] == split
-            counts += np.add.reduceat(found, np.arange(0, len(found), _BLOCK), dtype=np.int64)
-        self._before = np.cumsum(counts)  # (blocks + 1,) documents of the split before each block
+        # (blocks + 1,) documents of the split before each block
+        self._before = np.zeros(-(-len(splits) // _BLOCK) + 1, dtype=np.int64)
+        for low in range(0, len(splits), _AT_ONCE * _BLOCK):
+            found = splits[low : low + _AT_ONCE * _BLOCK] == split
+            found = np.pad(found, (0, -len(found) % _BLOCK)).reshape(-1, _BLOCK)
+            block = low // _BLOCK
+            self._before[block + 1 : block + 1 + len(found)] = found.sum(axis=1)
+        np.cumsum(self._before, out=self._before)
 
     @property
     def count(self) -> int:
@@ -87,7 +91,7 @@ class SplitLengths:
         if self.count == len(self._splits):
             row = place
         else:
-            parts = np.array_split(place, max(1, -(-len(place) // 1024)))
+            parts = np.array_split(place, max(1, -(-len(place) // _AT_ONCE)))
             row = np.concatenate([self._select(part) for part in parts])
         return row + self._base, self._num_tokens[row]
 

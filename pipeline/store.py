@@ -19,6 +19,7 @@ from pipeline.part import SPLITS, Counts, Part, Tokens, open_arrow
 from pipeline.tokenizer import Tokenizer
 
 Split = Literal["train", "validation"]
+MIXTURE = "mixture:"  # begins the name of a mixture of stores (mixture.py)
 _OPEN_PARTS = 16_384  # mapped at a time; Linux gives a process 65,530 mappings
 
 
@@ -48,9 +49,15 @@ class Store:
 
         Costs one listing of the parts and one pass over index.arrow; no part is opened.
 
+        A name that begins with `mixture:` opens several as one (pipeline/mixture.py).
+
         Raises:
             DataError: No manifest, or something does not fit it; the first fault is named.
         """
+        if url.startswith(MIXTURE):
+            from pipeline.mixture import open_mixture  # which is made of stores
+
+            return open_mixture(url)
         manifest = read_manifest(url)
         for fault in faults(url, manifest, rehash=False):
             raise DataError(fault)
@@ -85,9 +92,9 @@ class Store:
         """(documents of the split,) their numbers, in the same order."""
         return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
 
-    def by_length(self, split: Split) -> SplitLengths | Mixed:
-        """The documents of a split by length alone, read where they lie."""
-        return SplitLengths(self._lengths, self._splits, SPLITS.index(split))
+    def by_length(self, split: Split, *, base: int = 0) -> SplitLengths | Mixed:
+        """The documents of a split by length alone, read where they lie; numbered from `base`."""
+        return SplitLengths(self._lengths, self._splits, SPLITS.index(split), base=base)
 
     def read(self, doc_id: int) -> Tokens:
         """(n + 1,) ids of a document and EOD: a view into the mapped file."""
