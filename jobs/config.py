@@ -282,10 +282,11 @@ def _typed(hint: Any, given: Given) -> Any:
 
 def _mistyped(key: str, given: Given, error: ValidationError) -> str:
     first = error.errors()[0]
-    inside = "".join(f"[{place}]" for place in first["loc"] if isinstance(place, int))
-    told = first["msg"].replace("Input should be", "must be")
+    places = [f"[{place}]" if isinstance(place, int) else f".{place}" for place in first["loc"]]
+    inside = "".join(places) if places and places[0][0] == "[" else ""
+    told = first["msg"].replace("Input should be", "must be").removeprefix("Value error, ")
     value = json.dumps(given.value, default=str, ensure_ascii=False)
-    return f"{key}{inside} = {value} ({given.source}): {told}."
+    return f"{key}{inside} = {value} ({given.source}): {told.removesuffix('.')}."
 
 
 def _made(kind: Any, section: str, values: dict[str, Any], mistakes: list[str]) -> Any:

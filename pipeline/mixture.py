@@ -86,9 +86,8 @@ class Mixture(Store):
         weights: Their shares, as the smallest whole numbers.
     """
 
-    def __init__(  # pyright: ignore[reportMissingSuperCall] # it has no files of its own
-        self, name: str, stores: Sequence[Store], weights: Sequence[int]
-    ) -> None:
+    def __init__(self, name: str, stores: Sequence[Store], weights: Sequence[int]) -> None:
+        # Not as a store begins: a mixture has no files of its own.
         _check_alike(stores)
         self.url, self.stores, self.weights = name, tuple(stores), tuple(weights)
         self._bases = [0, *accumulate(store.manifest.documents for store in stores)]
@@ -105,10 +104,10 @@ class Mixture(Store):
             [b + s.doc_ids(split) for b, s in zip(self._bases, self.stores, strict=False)]
         )
 
-    def by_length(self, split: Split, *, base: int = 0) -> Mixed:
+    def by_length(self, split: Split) -> Mixed:
         sources = [
-            store.by_length(split, base=base + first)
-            for first, store in zip(self._bases, self.stores, strict=False)
+            store.lengths_from(split, base=base)
+            for base, store in zip(self._bases, self.stores, strict=False)
         ]
         return Mixed(sources=tuple(sources), weights=self.weights)
 

@@ -5,7 +5,7 @@ and against the documents when rows are read from it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -141,16 +141,13 @@ _PER_ROW = ("doc_id", "epoch", "began")
 
 def initial_state(layout: Layout, sources: int = 1) -> RowsState:
     """Before the first step: nothing dealt."""
-    return RowsState(step=0, sources=(SourceState(),) * sources, **empty_rows(layout))
-
-
-def empty_rows(layout: Layout) -> dict[str, Int64s]:
-    """Rows that nothing was dealt to, as fields of a state."""
-    return {
-        "doc_id": np.full(layout.rows, -1, dtype=np.int64),
-        "epoch": np.zeros(layout.rows, dtype=np.int64),
-        "began": np.zeros(layout.rows, dtype=np.int64),
-    }
+    return RowsState(
+        step=0,
+        sources=(SourceState(),) * sources,
+        doc_id=np.full(layout.rows, -1, dtype=np.int64),
+        epoch=np.zeros(layout.rows, dtype=np.int64),
+        began=np.zeros(layout.rows, dtype=np.int64),
+    )
 
 
 def row_lengths(state: RowsState, documents: Source | Mixed, layout: Layout) -> Int64s:
@@ -176,10 +173,7 @@ def row_lengths(state: RowsState, documents: Source | Mixed, layout: Layout) -> 
     count = sum(source.count for source in mixture.sources)
     fresh = state.step == state.first_step
     if fresh:
-        rows_began = any((getattr(state, name) != empty).any() for name, empty in _empty(layout))
-        dealt = not state.restart and state.sources != (SourceState(),) * len(state.sources)
-        if rows_began or dealt:
-            raise _wrong(f"documents were dealt before step {state.step}")
+        _check_nothing_read(state, layout)
     for dealt, source in zip(state.sources, mixture.sources, strict=True):
         if dealt.next_index >= max(source.count, 1):
             what = f"{dealt.next_index:,} documents of epoch {dealt.epoch} were dealt"
@@ -198,8 +192,13 @@ def row_lengths(state: RowsState, documents: Source | Mixed, layout: Layout) -> 
     return num_tokens
 
 
-def _empty(layout: Layout) -> list[tuple[str, Int64s]]:
-    return list(empty_rows(layout).items())
+def _check_nothing_read(state: RowsState, layout: Layout) -> None:
+    """No row has begun yet."""
+    empty = initial_state(layout, len(state.sources))
+    if state.restart:
+        empty = replace(empty, step=state.step, sources=state.sources, restart=state.restart)
+    if state != empty:
+        raise _wrong(f"documents were dealt before step {state.step}")
 
 
 def _check_places(state: RowsState, mixture: Mixed, num_tokens: Int64s, layout: Layout) -> None:

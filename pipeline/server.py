@@ -31,14 +31,19 @@ class Documents(Protocol):
     def eod(self) -> int: ...
     def num_tokens(self, split: Split, /) -> Int64s: ...
     def doc_ids(self, split: Split, /) -> Int64s: ...
-    def by_length(self, split: Split, /) -> Source | Mixed: ...
     def read(self, doc_id: int, /) -> npt.NDArray[Any]: ...
+
+
+class TrainDocuments(Documents, Protocol):
+    """What rows are read from."""
+
+    def by_length(self, split: Split, /) -> Source | Mixed: ...
 
 
 class RowServer:
     """Reads rows of a store from any state: asked twice, it answers twice the same."""
 
-    def __init__(self, documents: Documents, layout: Layout) -> None:
+    def __init__(self, documents: TrainDocuments, layout: Layout) -> None:
         self._documents = documents
         self._layout = layout
         self._lengths = documents.by_length("train")

@@ -92,8 +92,12 @@ class Store:
         """(documents of the split,) their numbers, in the same order."""
         return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
 
-    def by_length(self, split: Split, *, base: int = 0) -> SplitLengths | Mixed:
-        """The documents of a split by length alone, read where they lie; numbered from `base`."""
+    def by_length(self, split: Split) -> SplitLengths | Mixed:
+        """The documents of a split by length alone, read where they lie."""
+        return self.lengths_from(split, base=0)
+
+    def lengths_from(self, split: Split, *, base: int) -> SplitLengths:
+        """The same, numbered from `base` on."""
         return SplitLengths(self._lengths, self._splits, SPLITS.index(split), base=base)
 
     def read(self, doc_id: int) -> Tokens:
