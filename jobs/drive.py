@@ -87,7 +87,9 @@ def _world_size(config: RunConfig) -> int:
     return config.cluster.workers
 
 
-def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
+def drive(
+    config: RunConfig, *, resume: str, ray_is_up: bool = False, reshard: bool = False
+) -> Driven:
     """Train the run of `config` to its end, or until it is told to stop.
 
     Args:
@@ -95,6 +97,7 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
         resume: "auto" goes on where the run's folder holds a run, "never" refuses one that does,
             "must" refuses one that does not.
         ray_is_up: Ray was initialised by the caller, with trainer.launch_ray's environment.
+        reshard: Other rows, or another segment, than the run had are wanted.
 
     Raises:
         ConfigError: A setting does not fit, or the run is there and must not be, or the reverse.
@@ -103,7 +106,7 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
     began = time.monotonic()
     store = open_checked(config)
     folder = find_folder(config, resume)
-    plan = plan_of(config, folder, store)
+    plan = replace(plan_of(config, folder, store), reshard=reshard)
     changed = _check_it_is_this_run(folder, plan)
     with _ray_for(config, ray_is_up=ray_is_up), stop_wish() as wish:
         new = not folder.path.exists()
@@ -175,7 +178,7 @@ def _check_it_is_this_run(folder: RunFolder, plan: TrainPlan) -> dict[str, str]:
     if newest is None:
         return {}
     state = read_state(newest)
-    check_identity(state["identity"], plan.identity(), where=str(newest))
+    check_identity(state["identity"], plan.identity(), where=str(newest), reshard=plan.reshard)
     changed = changes(state["plan"], plan)
     for key, change in changed.items():
         say(f"Changed since {newest.name}: {key} {change}.")

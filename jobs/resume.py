@@ -8,7 +8,12 @@ from jobs.entry import Job, Outcome, run
 @click.command("resume", cls=Job)
 @click.argument("run_name", metavar="RUN")
 @click.option("--set", "sets", multiple=True, metavar="SECTION.KEY=VALUE", help="Changes to it.")
-def command(run_name: str, sets: tuple[str, ...]) -> Outcome:
+@click.option(
+    "--reshard",
+    is_flag=True,
+    help="Let rows.rows and rows.segment change: documents in progress go first.",
+)
+def command(run_name: str, sets: tuple[str, ...], *, reshard: bool) -> Outcome:
     """Go on with a run from its newest whole checkpoint.
 
     RUN is a run's folder, or its name under runs/.
@@ -21,7 +26,7 @@ def command(run_name: str, sets: tuple[str, ...]) -> Outcome:
 
     folder = find_run(run_name)
     read = config_of(folder, sets=sets, environment=os.environ)
-    return finish(read, drive(read, resume="must"))
+    return finish(read, drive(read, resume="must", reshard=reshard))
 
 
 if __name__ == "__main__":
