@@ -15,6 +15,7 @@ COMMANDS = {
     "verify": "Check every byte of a store.",
     "train": "Train the run that the TOML file CONFIG describes.",
     "resume": "Go on with a run from its newest whole checkpoint.",
+    "stop": "Have a run save its current step and end, from another shell or machine.",
     "evaluate": "Score every target of the held-out documents once, with each memory length.",
     "check": "Try nine points at which a Transformer-XL goes wrong on a run's own model and store.",
     "generate": "Write on after each prompt, read as the beginning of a document.",

@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from trainer.errors import ConfigError
 from trainer.plan import TrainPlan, changes, check_identity
 from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
+from trainer.stop_request import asked_to_stop, driving
 from trainer.summary import Summary, read_scores, summarize
 
 OVERTAKEN = "overtaken"
@@ -104,9 +105,13 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
     folder = find_folder(config, resume)
     plan = plan_of(config, folder, store)
     changed = _check_it_is_this_run(folder, plan)
-    with _ray_for(config, ray_is_up=ray_is_up), stop_wish() as wish:
+    with ExitStack() as stack:
+        stack.enter_context(_ray_for(config, ray_is_up=ray_is_up))
+        wish = stack.enter_context(stop_wish())
         new = not folder.path.exists()
         _make_folder(config, folder)
+        if is_first_rank(config):
+            stack.enter_context(driving(folder, launch=plan.launch))
         try:
             tracked = track(config, folder, store, changed=changed, warn=say)
         except ConfigError:
@@ -132,7 +137,7 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
             raise
         finally:
             tracked.close(status)
-    return Driven(summary=summary, code=_code(verdict, wish), message=_message(verdict, folder))
+    return Driven(summary=summary, code=_code(verdict), message=_message(verdict, folder))
 
 
 def find_folder(config: RunConfig, resume: str) -> RunFolder:
@@ -224,21 +229,25 @@ def _launch(plan: TrainPlan, tracked: Track, wish: StopWish) -> Verdict:
         return launch(
             plan,
             on_news=lambda news: _pass_on(news, plan, tracked, progress),
-            stop_reason=_told_once(wish),
+            stop_reason=_told_once(wish, RunFolder(plan.folder)),
         )
 
 
-def _told_once(wish: StopWish) -> Callable[[], str]:
+def _told_once(wish: StopWish, folder: RunFolder) -> Callable[[], str]:
     """The wish to stop, said to the person when it is first seen."""
     said: list[str] = []
 
     def reason() -> str:
-        if wish.reason() and not said:
-            said.append(wish.reason())
+        if not said and (why := wish.reason() or _asked_from_elsewhere(folder)):
+            said.append(why)
             say("Stopping after the current step, with a checkpoint; once more ends at once.")
-        return wish.reason()
+        return said[0] if said else ""
 
     return reason
+
+
+def _asked_from_elsewhere(folder: RunFolder) -> str:
+    return "`longrow stop` was called" if asked_to_stop(folder) else ""
 
 
 def _pass_on(news: News, plan: TrainPlan, tracked: Track, progress: Progress) -> None:
@@ -297,12 +306,12 @@ def _keep(
         write_samples(folder, store, tracked)
 
 
-def _code(verdict: Verdict, wish: StopWish) -> Exit:
+def _code(verdict: Verdict) -> Exit:
     if verdict.status == "done":
         return Exit.DONE
-    if verdict.status == "stopped":
-        terminated = wish.signal is not None and wish.signal.name == "SIGTERM"
-        return Exit.TERMINATED if terminated else Exit.INTERRUPTED
+    if verdict.status == "stopped":  # the reason is one and the same on all ranks
+        interrupted = verdict.reason.startswith("SIGINT")
+        return Exit.INTERRUPTED if interrupted else Exit.TERMINATED
     return CODES.get(verdict.kind, Exit.FAILED)
 
 
@@ -310,6 +319,8 @@ def _message(verdict: Verdict, folder: RunFolder) -> str:
     if verdict.status == "done":
         return ""
     if verdict.status == "stopped":
+        if not any(folder.checkpoints.iterdir()):
+            return f"Stopped ({verdict.reason}), before the first step. The same command begins it."
         return (
             f"Stopped after step {verdict.step} ({verdict.reason}); a checkpoint of it is in "
             f"{folder.checkpoints}. `longrow resume {folder.path}` goes on from there."
