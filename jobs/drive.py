@@ -18,7 +18,8 @@ from jobs.progress import Progress
 from jobs.samples import write_samples
 from jobs.track import Track, track
 from pipeline.layout import check_layout
-from pipeline.store import Store
+from pipeline.lengths import mixed
+from pipeline.store import MIXTURE, Store
 from trainer.board import News, Verdict
 from trainer.checkpoint import newest_whole, read_state
 from trainer.errors import ConfigError
@@ -69,12 +70,12 @@ def open_checked(config: RunConfig) -> Store:
         RowsError: The rows cannot be shared out evenly.
         DataError: It cannot be read, or has fewer training documents than the run has rows.
     """
-    if not config.data.store:
+    if not config.data.reads:
         raise ConfigError("data.store is empty: name the store that `longrow build` wrote.")
-    store = Store.open(config.data.store)
+    store = Store.open(config.data.reads)
     check_layout(
         config.rows,
-        documents=len(store.doc_ids("train")),
+        documents=mixed(store.by_length("train")),
         world_size=_world_size(config),
         accumulation=config.trainer.accumulation,
     )
@@ -190,7 +191,7 @@ def plan_of(config: RunConfig, folder: RunFolder, store: Store) -> TrainPlan:
     """What the workers are told."""
     return TrainPlan(
         folder=str(folder.path),
-        store=_absolute(config.data.store),
+        store=_absolute(config.data.reads),
         store_fingerprint=store.fingerprint,
         tokenizer_sha256=store.manifest.tokenizer,
         launch=secrets.token_hex(4),
@@ -208,7 +209,7 @@ def plan_of(config: RunConfig, folder: RunFolder, store: Store) -> TrainPlan:
 
 def _absolute(store: str) -> str:
     """Workers may stand in another folder."""
-    return store if "://" in store else str(Path(store).resolve())
+    return store if "://" in store or store.startswith(MIXTURE) else str(Path(store).resolve())
 
 
 def _ray_for(config: RunConfig, *, ray_is_up: bool) -> AbstractContextManager[object]:

@@ -12,6 +12,7 @@ from jobs.entry import Job, Outcome, run
 from pipeline.corpus import Reject
 from pipeline.files import join, local_path, open_binary
 from pipeline.manifest import PARTS, REJECTS
+from pipeline.mixture import Mixture
 from pipeline.store import Store
 
 MOST_NAMED = 1_000_000  # documents whose sources are counted one by one: seconds, not minutes
@@ -181,6 +182,8 @@ def _sources(store: Store) -> dict[str, int]:
 
 
 def _first_rejects(store: Store) -> list[dict[str, Any]]:
+    if isinstance(store, Mixture):
+        return [reject for one in store.stores for reject in _first_rejects(one)][:SHOWN]
     if not store.manifest.rejected:
         return []
     with open_binary(join(store.url, REJECTS)) as file:

@@ -12,7 +12,7 @@ from pipeline.batch import Batch, Tokens, batch_of, digest
 from pipeline.block import Block, block_of
 from pipeline.errors import DataError
 from pipeline.layout import Layout
-from pipeline.order import Int64s, Lengths
+from pipeline.lengths import Int64s, Lengths, Mixed, Source, mixed
 from pipeline.rows import Reading, Walk, once
 from pipeline.rows_state import RowsState, initial_state
 
@@ -34,13 +34,19 @@ class Documents(Protocol):
     def read(self, doc_id: int, /) -> npt.NDArray[Any]: ...
 
 
+class TrainDocuments(Documents, Protocol):
+    """What rows are read from."""
+
+    def by_length(self, split: Split, /) -> Source | Mixed: ...
+
+
 class RowServer:
     """Reads rows of a store from any state: asked twice, it answers twice the same."""
 
-    def __init__(self, documents: Documents, layout: Layout) -> None:
+    def __init__(self, documents: TrainDocuments, layout: Layout) -> None:
         self._documents = documents
         self._layout = layout
-        self._lengths = lengths_of(documents, "train")
+        self._lengths = documents.by_length("train")
 
     @property
     def layout(self) -> Layout:
@@ -48,13 +54,13 @@ class RowServer:
         return self._layout
 
     @property
-    def lengths(self) -> Lengths:
+    def lengths(self) -> Source | Mixed:
         """The training documents."""
         return self._lengths
 
     def initial_state(self) -> RowsState:
         """Before the first step."""
-        return initial_state(self._layout)
+        return initial_state(self._layout, len(mixed(self._lengths).sources))
 
     def read(self, state: RowsState, count: int, rows: tuple[int, int]) -> Block:
         """The next steps of rows [lo, hi).
@@ -162,7 +168,7 @@ def validation_batches(
 
 
 def lengths_of(documents: Documents, split: Split) -> Lengths:
-    """The documents of a split, by length alone."""
+    """The documents of a split, by length alone, copied to memory: for what is held out."""
     return Lengths(doc_id=documents.doc_ids(split), num_tokens=documents.num_tokens(split))
 
 

@@ -11,14 +11,14 @@ from pipeline.block import Block
 from pipeline.client import ServeError
 from pipeline.layout import Layout
 from pipeline.rows_state import RowsState
-from pipeline.server import Documents, ReadAhead, RowServer
+from pipeline.server import ReadAhead, RowServer, TrainDocuments
 
 
 @ray.remote(num_cpus=0, max_restarts=0)  # restarted by its reader, which knows when it hangs, too
 class RowServerActor:
     """RowServer behind Ray: every method is one line."""
 
-    def __init__(self, open_documents: Callable[[], Documents], layout: Layout) -> None:
+    def __init__(self, open_documents: Callable[[], TrainDocuments], layout: Layout) -> None:
         self._server = ReadAhead(RowServer(open_documents(), layout))
 
     @ray.method  # gives the type checker its signature
@@ -30,7 +30,7 @@ class ActorReader:
     """A client's reader: an actor of its own on its own node, that dies with this process."""
 
     def __init__(
-        self, open_documents: Callable[[], Documents], layout: Layout, rows: tuple[int, int]
+        self, open_documents: Callable[[], TrainDocuments], layout: Layout, rows: tuple[int, int]
     ) -> None:
         """Start the actor; waits for nothing.
 

@@ -13,11 +13,13 @@ import pyarrow as pa
 
 from pipeline.errors import DataError
 from pipeline.files import join, local_path
+from pipeline.lengths import Mixed, SplitLengths
 from pipeline.manifest import INDEX, TOKENIZER, Manifest, faults, part_faults, read_manifest
 from pipeline.part import SPLITS, Counts, Part, Tokens, open_arrow
 from pipeline.tokenizer import Tokenizer
 
 Split = Literal["train", "validation"]
+MIXTURE = "mixture:"  # begins the name of a mixture of stores (mixture.py)
 _OPEN_PARTS = 16_384  # mapped at a time; Linux gives a process 65,530 mappings
 
 
@@ -47,9 +49,15 @@ class Store:
 
         Costs one listing of the parts and one pass over index.arrow; no part is opened.
 
+        A name that begins with `mixture:` opens several as one (pipeline/mixture.py).
+
         Raises:
             DataError: No manifest, or something does not fit it; the first fault is named.
         """
+        if url.startswith(MIXTURE):
+            from pipeline.mixture import open_mixture  # which is made of stores
+
+            return open_mixture(url)
         manifest = read_manifest(url)
         for fault in faults(url, manifest, rehash=False):
             raise DataError(fault)
@@ -83,6 +91,14 @@ class Store:
     def doc_ids(self, split: Split) -> Counts:
         """(documents of the split,) their numbers, in the same order."""
         return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
+
+    def by_length(self, split: Split) -> SplitLengths | Mixed:
+        """The documents of a split by length alone, read where they lie."""
+        return self.lengths_from(split, base=0)
+
+    def lengths_from(self, split: Split, *, base: int) -> SplitLengths:
+        """The same, numbered from `base` on."""
+        return SplitLengths(self._lengths, self._splits, SPLITS.index(split), base=base)
 
     def read(self, doc_id: int) -> Tokens:
         """(n + 1,) ids of a document and EOD: a view into the mapped file."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from model.reach import reach_of
+from pipeline.batch import NO_TARGET, Batch
 from trainer import evaluation
 from trainer.check_model import Wrong, fresh, near, require
 from trainer.step import Objective, Rows
@@ -30,7 +31,10 @@ def segments_in_order(case: "Case") -> None:
                 f"{where}: reset is {batch.reset[row]} at offset {batch.offset[row, 0]}",
             )
             for column in range(L):
-                if offset == len(text):  # the document has ended, and any other may begin
+                if offset >= len(text):  # the document has ended, and any other may begin
+                    if column and case.layout.boundary == "pad":
+                        _only_pads(batch, row, column, where)
+                        break
                     doc_id, offset = int(batch.doc_id[row, column]), 0
                     text = store.read(doc_id)
                 names = ("doc_id", "offset", "tokens", "targets")
@@ -43,6 +47,17 @@ def segments_in_order(case: "Case") -> None:
                     f"wanted {wanted}",
                 )
                 offset += 1
+
+
+def _only_pads(batch: Batch, row: int, column: int, where: str) -> None:
+    """The rest of the segment is nothing to read, to score or to remember."""
+    for name, wanted in (("doc_id", -1), ("offset", 0), ("targets", NO_TARGET)):
+        found = getattr(batch, name)[row, column:]
+        require(
+            bool((found == wanted).all()),
+            f"{where}: the pads from column {column} on have {name} {found.tolist()}, wanted is "
+            f"{wanted}",
+        )
 
 
 def loss_on_the_segment(case: "Case") -> None:

@@ -53,7 +53,7 @@ class TrainPlan:
             "data.store_fingerprint": self.store_fingerprint,
             "tokenizer.sha256": self.tokenizer_sha256,
             "run.seed": self.seed,
-            **{f"rows.{key}": value for key, value in asdict(self.layout).items()},
+            **{f"rows.{key}": value for key, value in self.layout.identity().items()},
             **{f"model.{key}": value for key, value in model.items()},
         }
         return json.loads(json.dumps(parts))  # as a checkpoint holds it: lists, not tuples
