@@ -19,6 +19,7 @@ OWNERS = {
         "pipeline/server_actor.py",
         "trainer/board_actor.py",
         "trainer/launch_ray.py",
+        "trainer/scorer_actor.py",
         "jobs/cluster.py",
     },
     "pyarrow": {"pipeline/store.py", "pipeline/part.py", "pipeline/columns.py"},
