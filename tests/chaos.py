@@ -66,12 +66,12 @@ class Machine:
         store: Path,
         *,
         seed: int,
-        database: Path,
+        database: Path | None = None,
         launcher: str = "local",
         workers: int = 2,
         steps: int = 1_000_000,
     ) -> None:
-        """Prepare a run in `store`; `database` is copied to be its MLflow record."""
+        """Prepare a run on `store`; `database` is copied to be its MLflow record, if it has one."""
         self.path = Path(
             tempfile.mkdtemp(prefix="lrc-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
         )
@@ -83,7 +83,8 @@ class Machine:
         self._store = store
         self._starts = 0
         self.database = self.path / "mlflow.db"
-        shutil.copy(database, self.database)
+        if database:
+            shutil.copy(database, self.database)
         for name in ("t", "home", "runs"):
             (self.path / name).mkdir()
         self.mounted = _mount(self.path / "runs")
@@ -98,7 +99,7 @@ class Machine:
                 store=self._store,
                 steps=self.steps,
                 every=EVERY,
-                uri=self.mlflow.uri if self.mlflow else f"sqlite:///{self.database}",
+                uri=self._uri(),
                 launcher=self.launcher,
                 workers=self.workers,
                 hang_timeout_s=20,
@@ -118,6 +119,11 @@ class Machine:
                     stderr=log,
                 )
             self.processes.append(process)
+
+    def _uri(self) -> str:
+        if self.mlflow:
+            return self.mlflow.uri
+        return f"sqlite:///{self.database}" if self.database.exists() else "off"
 
     @property
     def environment(self) -> dict[str, str]:
