@@ -18,6 +18,8 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.tiny_runs import TOML
 from trainer.checkpoint import checkpoints, step_of
 from trainer.run_folder import RunFolder
@@ -177,15 +179,17 @@ class Machine:
         """Whether a process of the run has ended."""
         return any(process.poll() is not None for process in self.processes)
 
-    def end(self, codes: set[int]) -> None:
-        """Wait until the run's processes have ended, each with one of these codes."""
+    def end(self, codes: set[int]) -> set[int]:
+        """Wait until the run's processes have ended, with none but these codes; gives theirs."""
+        found: set[int] = set()
         for process in self.processes:
             try:
-                code = process.wait(timeout=PATIENCE_S)
+                found.add(process.wait(timeout=PATIENCE_S))
             except subprocess.TimeoutExpired:
-                code = None
-            assert code in codes, self.story()
+                pytest.fail(f"It does not end.\n{self.story()}")
+        assert found <= codes, self.story()
         self.processes = []
+        return found
 
     def to_the_end(self) -> None:
         """Let the run, which has stopped, come to its end a little further on."""
