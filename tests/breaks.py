@@ -81,6 +81,7 @@ def flip_a_bit(machine: Machine) -> None:
 
 def fill_the_disk(machine: Machine) -> None:
     """No room for the next checkpoint; it comes back when the run has said so, or ended of it."""
+    before = machine.committed()
     full = _no_room if machine.mounted and machine.draw.random() < 0.5 else _no_large_file
     free = full(machine)
 
@@ -92,8 +93,10 @@ def fill_the_disk(machine: Machine) -> None:
         machine.wait(noticed, alive=False)
     finally:
         free()
-    if machine.launcher == "local" and not machine.said("could not be written"):
-        machine.end({WENT_WRONG})
+    if machine.launcher == "local":  # it tried again, or it ended
+        machine.wait(lambda: machine.ended() or machine.committed() > before, alive=False)
+        if machine.ended():
+            machine.end({WENT_WRONG})
 
 
 def _no_room(machine: Machine) -> Callable[[], None]:
