@@ -6,14 +6,17 @@ Those of LOCAL and MOVES take the ranks of a run without Ray; those of RAY its a
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_FSIZE, prlimit
 
-from tests.chaos import EVERY, Machine, send
+from tests.chaos import EVERY, ROOT, Machine, send
 from trainer.checkpoint import checkpoints
+from trainer.stop_request import DRIVER
 
 SMALL_FILE = 60_000  # bytes: manifests and lists are smaller, weights and moments are larger
 WENT_WRONG = 1
@@ -45,17 +48,22 @@ def lose_power(machine: Machine) -> None:
 
 
 def stop(machine: Machine) -> None:
-    """SIGINT or SIGTERM, to one or to all: a checkpoint of the last step, and the code for it."""
-    number = machine.draw.choice([signal.SIGINT, signal.SIGTERM])
-    before, starting = machine.done(), machine.log().stat().st_size == 0
-    told = machine.processes if machine.draw.random() < 0.5 else machine.processes[:1]
-    for process in told:
-        process.send_signal(number)
-    # Ranks that had no signal of their own say 130, and 1 if rank 0 left before they met it.
-    machine.end({128 + number, 130} | ({WENT_WRONG} if machine.done() == before else set()))
-    assert starting or machine.done() == before or machine.committed() == machine.done(), (
-        machine.story()
-    )
+    """Ask it to stop in one of the ways: a checkpoint of the last step, and the code for it."""
+    number = machine.draw.choice([signal.SIGINT, signal.SIGTERM, None])
+    before = machine.done()
+    if number is None and (machine.folder.path / DRIVER).exists():
+        command = [sys.executable, "-m", "jobs.stop", str(machine.folder.path)]
+        subprocess.run(command, cwd=ROOT, env=machine.environment, check=True, capture_output=True)
+    else:
+        told = machine.processes if machine.draw.random() < 0.5 else machine.processes[:1]
+        for process in told:
+            process.send_signal(number or signal.SIGTERM)
+    number = number or signal.SIGTERM
+    # Before the handlers are there a signal ends a process as signals do, and leaves its peers.
+    codes = machine.end({128 + number, -number, WENT_WRONG})
+    if machine.done() > before:
+        assert codes == {128 + number}, machine.story()
+        assert machine.committed() == machine.done(), machine.story()
 
 
 def flip_a_bit(machine: Machine) -> None:
@@ -73,6 +81,7 @@ def flip_a_bit(machine: Machine) -> None:
 
 def fill_the_disk(machine: Machine) -> None:
     """No room for the next checkpoint; it comes back when the run has said so, or ended of it."""
+    before = machine.committed()
     full = _no_room if machine.mounted and machine.draw.random() < 0.5 else _no_large_file
     free = full(machine)
 
@@ -84,8 +93,10 @@ def fill_the_disk(machine: Machine) -> None:
         machine.wait(noticed, alive=False)
     finally:
         free()
-    if machine.launcher == "local" and not machine.said("could not be written"):
-        machine.end({WENT_WRONG})
+    if machine.launcher == "local":  # it tried again, or it ended
+        machine.wait(lambda: machine.ended() or machine.committed() > before, alive=False)
+        if machine.ended():
+            machine.end({WENT_WRONG})
 
 
 def _no_room(machine: Machine) -> Callable[[], None]:

@@ -18,6 +18,8 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.tiny_runs import TOML
 from trainer.checkpoint import checkpoints, step_of
 from trainer.run_folder import RunFolder
@@ -66,12 +68,12 @@ class Machine:
         store: Path,
         *,
         seed: int,
-        database: Path,
+        database: Path | None = None,
         launcher: str = "local",
         workers: int = 2,
         steps: int = 1_000_000,
     ) -> None:
-        """Prepare a run in `store`; `database` is copied to be its MLflow record."""
+        """Prepare a run on `store`; `database` is copied to be its MLflow record, if it has one."""
         self.path = Path(
             tempfile.mkdtemp(prefix="lrc-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
         )
@@ -83,7 +85,8 @@ class Machine:
         self._store = store
         self._starts = 0
         self.database = self.path / "mlflow.db"
-        shutil.copy(database, self.database)
+        if database:
+            shutil.copy(database, self.database)
         for name in ("t", "home", "runs"):
             (self.path / name).mkdir()
         self.mounted = _mount(self.path / "runs")
@@ -98,7 +101,7 @@ class Machine:
                 store=self._store,
                 steps=self.steps,
                 every=EVERY,
-                uri=self.mlflow.uri if self.mlflow else f"sqlite:///{self.database}",
+                uri=self._uri(),
                 launcher=self.launcher,
                 workers=self.workers,
                 hang_timeout_s=20,
@@ -118,6 +121,11 @@ class Machine:
                     stderr=log,
                 )
             self.processes.append(process)
+
+    def _uri(self) -> str:
+        if self.mlflow:
+            return self.mlflow.uri
+        return f"sqlite:///{self.database}" if self.database.exists() else "off"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -171,15 +179,17 @@ class Machine:
         """Whether a process of the run has ended."""
         return any(process.poll() is not None for process in self.processes)
 
-    def end(self, codes: set[int]) -> None:
-        """Wait until the run's processes have ended, each with one of these codes."""
+    def end(self, codes: set[int]) -> set[int]:
+        """Wait until the run's processes have ended, with none but these codes; gives theirs."""
+        found: set[int] = set()
         for process in self.processes:
             try:
-                code = process.wait(timeout=PATIENCE_S)
+                found.add(process.wait(timeout=PATIENCE_S))
             except subprocess.TimeoutExpired:
-                code = None
-            assert code in codes, self.story()
+                pytest.fail(f"It does not end.\n{self.story()}")
+        assert found <= codes, self.story()
         self.processes = []
+        return found
 
     def to_the_end(self) -> None:
         """Let the run, which has stopped, come to its end a little further on."""

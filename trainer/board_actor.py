@@ -69,9 +69,8 @@ class BoardActor:
         return self._board.enter(rank)
 
     @ray.method
-    def enter_controller(self, controller: Any) -> Entered:
+    def enter_controller(self, controller: Any) -> None:
         self._arrivals.controllers.append(controller)
-        return self._board.enter(-1)
 
 
 class BoardReporter:

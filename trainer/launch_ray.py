@@ -120,7 +120,7 @@ def launch_ray(
     """
     use_gpu = _check_resources(plan)
     board = BoardWatch(deadline_s=min(BOARD_S, plan.cluster.hang_timeout_s))
-    deaths = 0  # of controllers since a checkpoint was last told of
+    deaths = 0  # of controllers, with no checkpoint between
     with temp_folder() as storage:
         for number in itertools.count(1):
             fit = _Fit(plan, board, storage=storage, name=f"fit-{number}", use_gpu=use_gpu)
@@ -130,7 +130,7 @@ def launch_ray(
             # The controller is gone; our checkpoints do not depend on it. Nobody else frees the
             # slots of its workers, and the next fit() would wait for them without end.
             fit.clear_away()
-            deaths = 1 if fit.told_of_checkpoint else deaths + 1
+            deaths = 0 if fit.told_of_checkpoint else deaths + 1
             if deaths > plan.cluster.retries:
                 return gave_up(plan, Entered(starts=deaths + 1, first_error=fit.error))
     raise AssertionError("unreachable")

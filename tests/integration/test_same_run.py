@@ -14,19 +14,18 @@ from trainer.settings import EvaluateSettings
 SHORT = 60  # steps: float sums in another order drift apart, the longer the further
 
 
-def test_four_workers_killed_stopped_and_started_again_repeat_every_bit(
+def test_four_workers_killed_and_started_again_repeat_every_bit(
     tiny_store: Path, tmp_path: Path
 ) -> None:
     """Two of anything cannot show it: the sum of two numbers has no order, that of three has."""
     whole, broken = (Ranks(tmp_path / name, tiny_store) for name in ("whole", "broken"))
     whole.train(4)
     broken.train_until(4, 12, signal_number=signal.SIGKILL)
-    broken.train_until(4, 30, signal_number=signal.SIGINT)
     broken.train(4)
     assert losses(broken.folder) == losses(whole.folder)
     attempts = RunFolder(broken.folder).attempts()
-    assert [attempt.world_size for attempt in attempts] == [4, 4, 4]
-    assert 5 <= attempts[1].start_step < attempts[2].start_step < LONG
+    assert [attempt.world_size for attempt in attempts] == [4, 4]
+    assert 5 <= attempts[1].start_step < LONG
 
 
 def test_a_run_without_dropout_moves_from_two_workers_to_one_and_back(
