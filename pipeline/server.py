@@ -34,6 +34,21 @@ class Documents(Protocol):
     def read(self, doc_id: int, /) -> npt.NDArray[Any]: ...
 
 
+class NotBuiltYetError(Exception):
+    """The documents of a step are still being built (growing_server.py): ask again."""
+
+
+class Server(Protocol):
+    """What a client and a run want of a server."""
+
+    @property
+    def layout(self) -> Layout: ...
+    def initial_state(self) -> RowsState: ...
+    def ready(self, state: RowsState, /) -> bool: ...
+    def read(self, state: RowsState, count: int, rows: tuple[int, int], /) -> Block: ...
+    def digest_of_next(self, state: RowsState, /) -> str: ...
+
+
 class RowServer:
     """Reads rows of a store from any state: asked twice, it answers twice the same."""
 
@@ -55,6 +70,10 @@ class RowServer:
     def initial_state(self) -> RowsState:
         """Before the first step."""
         return initial_state(self._layout)
+
+    def ready(self, _state: RowsState, /) -> bool:
+        """Whether the step after a state is there: of a whole store every step is."""
+        return True
 
     def read(self, state: RowsState, count: int, rows: tuple[int, int]) -> Block:
         """The next steps of rows [lo, hi).
@@ -106,7 +125,7 @@ class ReadAhead:
     thread does all the reading, for a store need not bear more.
     """
 
-    def __init__(self, server: RowServer) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
         self._lock = Lock()
@@ -117,7 +136,8 @@ class ReadAhead:
         asked = (state, count, rows)
         with self._lock:
             ready, self._ready = self._ready, None
-        future = ready[1] if ready and ready[0] == asked else self._submit(asked)
+        use = ready and ready[0] == asked and not _was_not_built(ready[1])
+        future = ready[1] if ready and use else self._submit(asked)
         block = future.result()
         following = (block.after, count, rows)
         with self._lock:
@@ -130,6 +150,11 @@ class ReadAhead:
 
     def _submit(self, asked: tuple[RowsState, int, tuple[int, int]]) -> Future[Block]:
         return self._pool.submit(self._server.read, *asked)
+
+
+def _was_not_built(read: Future[Block]) -> bool:
+    """Whether a read found its documents missing: they may be there by now."""
+    return read.done() and isinstance(read.exception(), NotBuiltYetError)
 
 
 def validation_batches(
