@@ -17,10 +17,13 @@ def command(run_name: str, sets: tuple[str, ...]) -> Outcome:
 
     from jobs.drive import drive
     from jobs.find import config_of, find_run
+    from jobs.prepare import build_and_drive, is_built
     from jobs.report import finish
 
     folder = find_run(run_name)
     read = config_of(folder, sets=sets, environment=os.environ)
+    if read.data.train_while_building and not is_built(read):
+        return finish(read, build_and_drive(read, read.data.inputs, resume="must"))
     return finish(read, drive(read, resume="must"))
 
 

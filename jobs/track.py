@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.config import RunConfig
+from pipeline.growing import GrowingStore
 from pipeline.store import Store
 from trainer.run_folder import RunFolder
 from trainer.settings import check_no_credentials
@@ -51,7 +52,7 @@ class Track:
 def track(
     config: RunConfig,
     folder: RunFolder,
-    store: Store,
+    store: Store | GrowingStore,
     *,
     changed: Mapping[str, str],
     warn: Callable[[str], None],
@@ -86,7 +87,7 @@ def track(
             "longrow.run": config.run.name,
             "longrow.folder": str(folder.path),
             "longrow.store_fingerprint": store.fingerprint,
-            "longrow.tokenizer_sha256": store.manifest.tokenizer,
+            "longrow.tokenizer_sha256": store.tokenizer_sha256,
             **{f"longrow.changed.{key}": change for key, change in changed.items()},
         },
     )
@@ -108,7 +109,7 @@ def uri_of(config: RunConfig, folder: RunFolder) -> str:
     return config.tracking.uri or given or beside
 
 
-def _inputs(config: RunConfig, store: Store) -> "list[CorpusInput]":
+def _inputs(config: RunConfig, store: Store | GrowingStore) -> "list[CorpusInput]":
     from trainer.tracking import CorpusInput
 
     return [

@@ -65,7 +65,7 @@ def build_store(
     """
     job = prepare(inputs, tokenizer=tokenizer, out=out, settings=settings or BuildSettings())
     if publisher:
-        publisher.begin(job.head)
+        publisher.begin(job.head, job.tokenizer)
     done = at_start(job.plan)
     records: list[TaskRecord] = []
 

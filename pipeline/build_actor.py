@@ -81,7 +81,7 @@ def build_store_with_actors(  # noqa: PLR0913 - each is a value of its own
         raise SettingsError(f"workers = {workers} must be at least 1.")
     job = prepare(inputs, tokenizer=tokenizer, out=out, settings=settings or BuildSettings())
     if publisher:
-        publisher.begin(job.head)
+        publisher.begin(job.head, job.tokenizer)
     crew = _Crew(job, num_cpus=num_cpus, nice=nice)
     try:
         records = _run(job, crew, workers=workers, progress=progress, publisher=publisher)

@@ -12,9 +12,11 @@ is being read.
 import fcntl
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from pipeline.errors import DataError
@@ -48,7 +50,7 @@ class PartCache:
         folder: str,
         limit_bytes: int,
         *,
-        warn: Callable[[str], None] = lambda _: None,
+        warn: Callable[[str], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Touch nothing yet.
@@ -56,12 +58,13 @@ class PartCache:
         Args:
             folder: Local; made when the first part comes.
             limit_bytes: What its parts may hold together.
-            warn: Told, in a sentence, of a damaged file or a fetch that is tried again.
+            warn: Told, in a sentence, of a damaged file or a fetch that is tried again; standard
+                error without it.
             sleep: Waits so many seconds.
         """
         self.limit_bytes = limit_bytes
-        self._folder = Path(folder)
-        self._warn, self._sleep = warn, sleep
+        self._folder = Path(folder).expanduser()
+        self._warn, self._sleep = warn or partial(print, file=sys.stderr), sleep
         self._right: set[str] = set()  # hashes of files that this process has found right
 
     def check(self, parts: Sequence[PartEntry]) -> None:
@@ -166,8 +169,10 @@ class PartCache:
                     waited_s += LOOK_S
                 else:
                     break
-            yield
-            path.unlink(missing_ok=True)  # whoever waits for it looks for the part when it ends
+            try:
+                yield
+            finally:  # whoever waits for it looks for the part when it ends
+                path.unlink(missing_ok=True)
 
 
 def _copy(url: str, path: Path, part: PartEntry) -> None:

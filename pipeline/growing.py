@@ -15,13 +15,15 @@ import numpy as np
 from pipeline.cache import PartCache
 from pipeline.errors import DataError
 from pipeline.files import exists, join
-from pipeline.manifest import MANIFEST, PartEntry
+from pipeline.manifest import BUILDING, MANIFEST, TOKENIZER, PartEntry
 from pipeline.open_parts import OpenParts
 from pipeline.part import SPLITS, Counts, Tokens
-from pipeline.publish import BuildHead, read_head, read_part
+from pipeline.publish import BuildHead, line_of, read_head, read_part
 from pipeline.store import Split, Store
+from pipeline.tokenizer import Tokenizer
 
 LOOK_S = 0.2  # between two looks at the folder
+BUILDS = "building "  # begins what stands for the fingerprint of a store without one
 
 
 class GrowingStore:
@@ -93,9 +95,34 @@ class GrowingStore:
         return self.head.eod
 
     @property
+    def fingerprint(self) -> str:
+        """That of the finished store; before, what is being built."""
+        return self.whole.fingerprint if self.whole else f"{BUILDS}{self.head.plan}"
+
+    @property
+    def tokenizer_sha256(self) -> str:
+        return self.head.tokenizer
+
+    @property
     def num_parts(self) -> int:
         """Parts known so far."""
         return len(self._entries)
+
+    @property
+    def documents(self) -> int:
+        """Documents known so far, in all splits."""
+        return self._bases[-1]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of these; EOD not counted."""
+        return sum(entry.tokens for entry in self._entries)
+
+    def tokenizer(self) -> Tokenizer:
+        """As `Store.tokenizer`."""
+        if self.whole is not None:
+            return self.whole.tokenizer()
+        return Tokenizer.load(join(self.url, BUILDING, TOKENIZER))
 
     def num_tokens(self, split: Split) -> Counts:
         """As `Store.num_tokens`, of the documents known so far."""
@@ -141,7 +168,7 @@ class GrowingStore:
         lengths, splits = part.num_tokens(), part.numbers("split")
         ids = np.arange(len(lengths), dtype=np.int64) + self._bases[-1]
         chain = self._chain[-1].copy()
-        chain.update(_line(entry))
+        chain.update(line_of(entry))
         self._chain.append(chain)
         self._entries.append(entry)
         self._bases.append(self._bases[-1] + entry.documents)
@@ -158,7 +185,7 @@ class GrowingStore:
             )
         for entry in parts[len(self._entries) :]:
             chain = self._chain[-1].copy()
-            chain.update(_line(entry))
+            chain.update(line_of(entry))
             self._chain.append(chain)
         self._entries = list(parts)
         self._bases = [0, *np.cumsum([part.documents for part in parts]).tolist()]
@@ -191,18 +218,32 @@ class _Columns:
         self.doc_ids, self.num_tokens = doc_ids, num_tokens
 
 
-def _line(part: PartEntry) -> bytes:
-    return f"{part.key} {part.sha256}\n".encode()
-
-
 def _head_of(store: Store) -> BuildHead:
     """The head of a store that is finished: nobody asks for its plan any more."""
     return BuildHead(
         plan="",
         tasks=len(store.manifest.parts),
-        tokenizer=store.manifest.tokenizer,
+        tokenizer=store.tokenizer_sha256,
         vocab_size=store.vocab_size,
         bos=store.bos,
         eod=store.eod,
         dtype=store.manifest.dtype,
     )
+
+
+def open_documents(
+    url: str, *, growing: bool = False, cache: str = "", cache_bytes: int = 0
+) -> Store | GrowingStore:
+    """Open a store, one that is being built if `growing`.
+
+    Args:
+        url: Local folder or URL.
+        growing: Take it as far as it is.
+        cache: Folder for the parts of a remote store; empty reads them into memory.
+        cache_bytes: What they may hold together.
+
+    Raises:
+        DataError, SettingsError: As `Store.open`.
+    """
+    kept = PartCache(cache, cache_bytes) if cache else None
+    return GrowingStore.open(url, kept) if growing else Store.open(url, kept)

@@ -1,6 +1,7 @@
 """What a build says of itself while it goes on, so that a training may begin to read its store.
 
     STORE/building/plan.json        what is being built, written before the first task
+    STORE/building/tokenizer.model  as the store will have it
     STORE/building/00000000.json    a line of the manifest to come: the part of task 0, committed
     STORE/building/00000001.json    ...
 
@@ -11,13 +12,14 @@ manifest comes.
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
 from pipeline.commit import TaskRecord
 from pipeline.corpus import Plan
 from pipeline.errors import DataError
 from pipeline.files import join, read_bytes, remove_folder, write_whole
-from pipeline.manifest import BUILDING, PartEntry, canonical
+from pipeline.manifest import BUILDING, TOKENIZER, PartEntry, canonical
 from pipeline.part import dtype_for
 from pipeline.settings import BuildSettings
 from pipeline.tokenizer import Tokenizer
@@ -84,13 +86,16 @@ def head_of(plan: Plan, tokenizer: Tokenizer, settings: BuildSettings) -> BuildH
 class Publisher:
     """A build's voice: told of each committed task, it tells the readers of the store."""
 
-    def __init__(self, store: str) -> None:
-        self._folder = join(store, BUILDING)
+    def __init__(self, store: str, *, begun: Callable[[], None] = lambda: None) -> None:
+        """Say nothing yet; `begun` is called when readers may come."""
+        self._folder, self._begun = join(store, BUILDING), begun
 
-    def begin(self, head: BuildHead) -> None:
+    def begin(self, head: BuildHead, tokenizer: Tokenizer) -> None:
         """Take back what an earlier build said, and say what this one is."""
         remove_folder(self._folder)
+        write_whole(join(self._folder, TOKENIZER), tokenizer.model_bytes)
         write_whole(join(self._folder, HEAD), canonical(asdict(head)))
+        self._begun()
 
     def committed(self, task: int, record: TaskRecord) -> None:
         """Say that a task, counted from 0 in the order of the plan, has its part."""
@@ -122,6 +127,19 @@ def read_part(store: str, task: int) -> PartEntry | None:
         return PartEntry(**json.loads(read_bytes(join(store, BUILDING, _name(task)))))
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def parts_identity(parts: Iterable[PartEntry]) -> str:
+    """The sha256 of what these parts hold, in hex."""
+    chain = hashlib.sha256()
+    for part in parts:
+        chain.update(line_of(part))
+    return chain.hexdigest()
+
+
+def line_of(part: PartEntry) -> bytes:
+    """What a part adds to the identity of those before it."""
+    return f"{part.key} {part.sha256}\n".encode()
 
 
 def _name(task: int) -> str:

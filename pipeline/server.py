@@ -1,6 +1,7 @@
 """Rows with their tokens: from a store and a state, the next steps. It keeps nothing in between."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Any, Literal, Protocol
@@ -17,6 +18,7 @@ from pipeline.rows import Reading, Walk, once
 from pipeline.rows_state import RowsState, initial_state
 
 MAX_BLOCK_BYTES = 8_000_000
+PATIENCE_S = 1.0  # after which a read gives what it has: a slow store must not hold up a step
 Split = Literal["train", "validation"]
 
 
@@ -52,9 +54,17 @@ class Server(Protocol):
 class RowServer:
     """Reads rows of a store from any state: asked twice, it answers twice the same."""
 
-    def __init__(self, documents: Documents, layout: Layout) -> None:
+    def __init__(
+        self,
+        documents: Documents,
+        layout: Layout,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take the lengths of the documents in; reads none."""
         self._documents = documents
         self._layout = layout
+        self._clock = clock
         self._lengths = lengths_of(documents, "train")
 
     @property
@@ -84,7 +94,8 @@ class RowServer:
             rows: [lo, hi).
 
         Returns:
-            1 .. `count` steps: no more than fit into MAX_BLOCK_BYTES, if at least one does.
+            1 .. `count` steps: no more than fit into MAX_BLOCK_BYTES, if at least one does, and
+            none more once PATIENCE_S have gone by.
 
         Raises:
             DataError: The documents are not those of the state, or a document is damaged.
@@ -94,11 +105,12 @@ class RowServer:
         tokens, last = _buffers(self._documents, count, rows, self._layout.segment)
         readings: list[Reading] = []
         room = MAX_BLOCK_BYTES - state.doc_id.nbytes * 3
+        until = self._clock() + PATIENCE_S
         for step_tokens, step_last in zip(tokens, last, strict=True):
             after = walk.state()
             reading = walk.next_reading()
             room -= sum(part.nbytes for part in (step_tokens, step_last)) + reading.nbytes
-            if room < 0 and readings:
+            if readings and (room < 0 or self._clock() > until):
                 break
             _fill(self._documents, reading, step_tokens, step_last)
             readings.append(reading)

@@ -70,6 +70,20 @@ class Store:
         return self.manifest.fingerprint
 
     @property
+    def tokenizer_sha256(self) -> str:
+        return self.manifest.tokenizer
+
+    @property
+    def documents(self) -> int:
+        """Documents of all splits."""
+        return self.manifest.documents
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of these; EOD not counted."""
+        return self.manifest.tokens
+
+    @property
     def vocab_size(self) -> int:
         return self.manifest.vocab_size
 

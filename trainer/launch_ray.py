@@ -21,8 +21,8 @@ import ray.train.torch
 import torch
 from ray.util import get_current_placement_group, remove_placement_group
 
+from pipeline.growing import open_documents
 from pipeline.server_actor import ActorReader
-from pipeline.store import Store
 from trainer.board import Entered, News, Verdict
 from trainer.board_actor import BoardActor, BoardReporter
 from trainer.errors import ConfigError
@@ -79,7 +79,14 @@ def gave_up(plan: TrainPlan, entered: Entered) -> Verdict:
 def _open_reader(plan: TrainPlan, rows: tuple[int, int]) -> ActorReader | None:
     if plan.cluster.serving == "local":
         return None
-    return ActorReader(partial(Store.open, plan.store), plan.layout, rows)
+    opening = partial(
+        open_documents,
+        plan.store,
+        growing=bool(plan.building),
+        cache=plan.cache,
+        cache_bytes=plan.cache_bytes,
+    )
+    return ActorReader(opening, plan.layout, rows)
 
 
 def launch_ray(

@@ -18,12 +18,15 @@ import torch
 from pipeline.batch import Batch
 from pipeline.client import Reader, RowClient
 from pipeline.files import write_whole
+from pipeline.growing import GrowingStore
+from pipeline.growing_server import serve
 from pipeline.layout import check_shares, rows_of_rank
 from pipeline.rows_state import RowsState
-from pipeline.server import RowServer
 from pipeline.store import Store
 from trainer.board import Reporter, Verdict
+from trainer.catch_up import catch_up, whole_store
 from trainer.checkpoint import STATE_VERSION, checkpoint_name, take_snapshot
+from trainer.documents import open_store, parts_of
 from trainer.evaluation import Scores, evaluate
 from trainer.group import Group, Vote
 from trainer.ledger import Entry, Ledger
@@ -37,7 +40,6 @@ from trainer.start import (
     Training,
     begin_attempt,
     describe,
-    open_store,
     restore,
     settle_buckets,
     together,
@@ -69,6 +71,8 @@ def train(plan: TrainPlan, group: Group, reporter: Reporter, open_reader: OpenRe
         store = together(group, lambda: open_store(plan))
         mine = together(group, lambda: share_of_rows(plan, group))
         attempt, checkpoint = begin_attempt(plan, group, reporter)
+        if not catch_up(store, checkpoint, group, reporter):
+            return Verdict(status="stopped", reason=reporter.stop_reason(), step=attempt.start_step)
         torch.set_num_threads(attempt.threads)
         if plan.trainer.deterministic:
             torch.use_deterministic_algorithms(mode=True)
@@ -105,7 +109,7 @@ class _Rank:
         plan: TrainPlan,
         group: Group,
         reporter: Reporter,
-        store: Store,
+        store: Store | GrowingStore,
         training: Training,
         attempt: Attempt,
         mine: tuple[int, int],
@@ -115,7 +119,7 @@ class _Rank:
         self._store, self._training, self._attempt, self._mine = store, training, attempt, mine
         self._folder = RunFolder(plan.folder)
         self._saved = self._told = training.step if attempt.resumed_from else -1
-        self._server = RowServer(store, plan.layout)
+        self._server = serve(store, plan.layout)
         self._client = RowClient(
             self._server,
             reader=reader,
@@ -284,6 +288,7 @@ class _Rank:
     def _state(self) -> Callable[[], dict[str, Any]]:
         """What a resume must know beside the tensors; worked out by the saving thread."""
         rows, plan, server = self._training.rows, self._plan, self._server
+        store = self._store
         now = {
             "version": STATE_VERSION,
             "step": self._training.step,
@@ -300,7 +305,8 @@ class _Rank:
             now
             | {
                 "rows": rows.to_json(),
-                "next_batch": server.digest_of_next(rows),
+                "next_batch": server.digest_of_next(rows),  # first: the parts it needs are counted
+                **parts_of(store),
             }
         )
 
@@ -318,6 +324,9 @@ class _Rank:
         every = plan.evaluate.every
         if not final and (step == 0 or every == 0 or step % every):
             return True
+        store = whole_store(self._store, self._group, self._reporter, wait=final)
+        if store is None:
+            return not final  # the held-out documents are still being built, or we are to stop
         path = self._folder.evaluations / f"step_{step:08d}.json"
         lengths = self._lengths(final=final)
         rows = plan.evaluate.rows or plan.layout.rows
@@ -325,12 +334,12 @@ class _Rank:
         settings = {(rows, segment, length) for length in lengths}
         known = self._group.rank == 0 and self._known(path, settings)
         known = self._group.from_rank_0("yes" if known else "no") == "yes"
-        if known or not len(self._store.doc_ids("validation")):
+        if known or not len(store.doc_ids("validation")):
             return True
         self._ledger.flush()
         scores: list[Scores] = []
         for length in lengths:
-            found = self._evaluate(rows=rows, segment=segment, memory=length)
+            found = self._evaluate(store, rows=rows, segment=segment, memory=length)
             if found is None:
                 return False
             scores.append(found)
@@ -360,12 +369,12 @@ class _Rank:
         saved = json.loads(path.read_text(encoding="utf-8"))
         return settings <= {(one["rows"], one["segment"], one["memory"]) for one in saved}
 
-    def _evaluate(self, *, rows: int, segment: int, memory: int) -> Scores | None:
+    def _evaluate(self, store: Store, *, rows: int, segment: int, memory: int) -> Scores | None:
         """Scores with one memory length; None if somebody wants to stop."""
         try:
             found = evaluate(
                 self._training.model,
-                self._store,
+                store,
                 self._group,
                 step=self._training.step,
                 rows=rows,

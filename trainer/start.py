@@ -16,9 +16,11 @@ from model.config import ModelError
 from model.memory import Memory, empty_memory
 from model.transformer_xl import TransformerXL
 from pipeline.errors import DataError
+from pipeline.growing import GrowingStore
+from pipeline.growing_server import serve
 from pipeline.layout import RowsError
 from pipeline.rows_state import RowsState
-from pipeline.server import RowServer
+from pipeline.server import Server
 from pipeline.store import Store
 from trainer.board import Reporter
 from trainer.checkpoint import (
@@ -30,6 +32,7 @@ from trainer.checkpoint import (
     read_state,
     step_of,
 )
+from trainer.documents import check_parts
 from trainer.errors import ConfigError, OvertakenError
 from trainer.group import Group
 from trainer.optimizer import make_optimizer
@@ -122,22 +125,6 @@ class Training:
     inexact: str = ""  # why this attempt will not repeat every bit, if it will not
 
 
-def open_store(plan: TrainPlan) -> Store:
-    """Open the plan's store and see that it is the one the driver saw.
-
-    Raises:
-        DataError: It is not, or it cannot be read.
-    """
-    store = Store.open(plan.store)
-    if store.fingerprint != plan.store_fingerprint:
-        raise DataError(
-            f"{plan.store} has fingerprint {store.fingerprint[:12]}, the driver saw "
-            f"{plan.store_fingerprint[:12]}. Workers must see the same store: put it where all "
-            "nodes read it."
-        )
-    return store
-
-
 def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[Attempt, Path | None]:
     """Take the run over: number this attempt and find the checkpoint to go on from.
 
@@ -216,7 +203,7 @@ def _check_shared(folder: RunFolder, launch: str, world_size: int) -> None:
 def restore(
     plan: TrainPlan,
     group: Group,
-    store: Store,
+    store: Store | GrowingStore,
     *,
     attempt: Attempt,
     checkpoint: Path | None,
@@ -231,7 +218,7 @@ def restore(
     """
     model = TransformerXL(plan.model, seed=plan.seed).to(group.device)  # the same on every rank
     optimizer = make_optimizer(model, plan.optimizer)
-    server = RowServer(store, plan.layout)
+    server = serve(store, plan.layout)
     inexact = ""
     if checkpoint is None:
         memory = empty_memory(model.config, mine[1] - mine[0], device=group.device)
@@ -239,6 +226,7 @@ def restore(
     else:
         saved = read_state(checkpoint)
         check_identity(saved["identity"], plan.identity(), where=str(checkpoint))
+        check_parts(store, saved, where=checkpoint)
         load_weights(checkpoint, model)
         load_optimizer(checkpoint, model, optimizer)
         memory = load_memory(checkpoint, mine, group.device).resized(plan.model.memory)
@@ -263,8 +251,10 @@ def restore(
 
 
 def _check_next_batch(
-    server: RowServer, rows: RowsState, saved: dict[str, Any], checkpoint: Path
+    server: Server, rows: RowsState, saved: dict[str, Any], checkpoint: Path
 ) -> None:
+    if not saved["next_batch"]:
+        return  # it was not built then; the parts before it were compared
     found = server.digest_of_next(rows)
     if found != saved["next_batch"]:
         raise DataError(
