@@ -6,9 +6,14 @@ store the first steps come out as they will from the whole. How many documents t
 only where an epoch ends: there a row waits until the store is finished.
 """
 
+from typing import NamedTuple
+
+import numpy as np
+
 from pipeline.block import Block
 from pipeline.growing import GrowingStore
 from pipeline.layout import Layout
+from pipeline.order import Int64s
 from pipeline.rows import advance
 from pipeline.rows_state import RowsState, initial_state
 from pipeline.server import Documents, NotBuiltYetError, RowServer, Server
@@ -22,7 +27,7 @@ class GrowingServer:
     def __init__(self, documents: GrowingStore, layout: Layout) -> None:
         self._documents, self._layout = documents, layout
         self._server: RowServer | None = None
-        self._known = (0, False)  # parts that it serves, and whether these are all
+        self._known = _Known(0, False, np.zeros(0, np.int64))  # what it serves
         self._short_of: tuple[int, int] | None = None  # a step that was not there, parts then
 
     @property
@@ -58,30 +63,38 @@ class GrowingServer:
 
     def _ready_steps(self, state: RowsState, count: int) -> tuple[RowServer, int]:
         """A server of what is there, and how many steps from `state` on, up to `count`, it has."""
-        server, known, whole = self._newest()
-        if whole:
+        server, known = self._newest()
+        if known.all_of_them:
             return server, count
-        lengths, rows = server.lengths, self._layout.rows
-        here = len(lengths.doc_id)
-        if (state.step, known) != self._short_of and here >= rows and _covers(server, state):
+        short_of = (state.step, known.parts)
+        if short_of != self._short_of and _covers(known.doc_ids, state, self._layout):
             steps = count
             while steps:  # an epoch that has ended is one whose end nobody knows yet
-                after = advance(lengths, self._layout, state, steps)
+                after = advance(server.lengths, self._layout, state, steps)
                 if after.sources[0].epoch == 0:
                     return server, steps
                 steps //= 2
-        self._short_of = (state.step, known)
-        raise NotBuiltYetError(f"step {state.step} needs more than the first {known} parts")
+        self._short_of = short_of
+        raise NotBuiltYetError(f"step {state.step} needs more than the first {known.parts} parts")
 
-    def _newest(self) -> tuple[RowServer, int, bool]:
-        """A server of all documents that are known, the number of parts, whether that is all."""
-        with self._documents.lock:  # nothing may come between its numbers and its lengths
-            self._documents.grow()
-            known = self._documents.num_parts
-            whole = self._documents.whole is not None
-            if self._server is None or self._known != (known, whole):
-                self._server, self._known = RowServer(self._documents, self._layout), (known, whole)
-            return self._server, known, whole
+    def _newest(self) -> "tuple[RowServer, _Known]":
+        """A server of all documents that are known, and which these are."""
+        documents = self._documents
+        with documents.lock:  # nothing may come between its numbers and its lengths
+            documents.grow()
+            newest = (documents.num_parts, documents.whole is not None)
+            if self._server is None or (self._known.parts, self._known.all_of_them) != newest:
+                self._known = _Known(*newest, documents.doc_ids("train"))
+                self._server = RowServer(documents, self._layout)
+            return self._server, self._known
+
+
+class _Known(NamedTuple):
+    """What is there of a store."""
+
+    parts: int
+    all_of_them: bool
+    doc_ids: Int64s  # to train on
 
 
 def serve(documents: Documents, layout: Layout) -> Server:
@@ -91,7 +104,12 @@ def serve(documents: Documents, layout: Layout) -> Server:
     return RowServer(documents, layout)
 
 
-def _covers(server: RowServer, state: RowsState) -> bool:
+def _covers(known: Int64s, state: RowsState, layout: Layout) -> bool:
     """Whether all that was dealt up to `state` is known: another process may have seen more."""
-    source, known = state.sources[0], server.lengths.doc_id
-    return source.epoch == 0 and source.next_index < len(known) and state.doc_id.max() <= known[-1]
+    source = state.sources[0]
+    return (
+        len(known) >= layout.rows
+        and source.epoch == 0
+        and source.next_index < len(known)
+        and state.doc_id.max() <= known[-1]
+    )

@@ -34,7 +34,9 @@ class SlowFiles(LocalFileSystem):
     def _strip_protocol(cls, path: Any) -> Any:
         return super()._strip_protocol(str(path).removeprefix("slow://"))
 
-    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+    def _open(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, path: str, mode: str = "rb", **options: Any
+    ) -> Any:
         if "r" in mode and path.endswith(".arrow") and "/parts/" in path:
             with self._lock:
                 self.opened.append(path)

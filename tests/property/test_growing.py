@@ -101,7 +101,7 @@ def whole_stream(home: Path) -> list[tuple[str, RowsState]]:
     return stream
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_way_of_growing_gives_the_steps_of_the_whole_as_soon_as_they_are_known(
     home: Path, data: st.DataObject
