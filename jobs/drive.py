@@ -21,7 +21,8 @@ from jobs.track import Track, track
 from pipeline.cache import PartCache
 from pipeline.growing import GrowingStore
 from pipeline.layout import check_layout
-from pipeline.store import Store
+from pipeline.lengths import mixed
+from pipeline.store import MIXTURE, Store
 from trainer.board import News, Verdict
 from trainer.checkpoint import newest_whole, read_state
 from trainer.errors import ConfigError
@@ -74,13 +75,13 @@ def open_checked(config: RunConfig) -> Store:
         RowsError: The rows cannot be shared out evenly.
         DataError: It cannot be read, or has fewer training documents than the run has rows.
     """
-    if not config.data.store:
+    if not config.data.reads:
         raise ConfigError("data.store is empty: name the store that `longrow build` wrote.")
     cache = PartCache(config.data.cache, config.data.cache_bytes) if config.data.cache else None
-    store = Store.open(config.data.store, cache)
+    store = Store.open(config.data.reads, cache)
     check_layout(
         config.rows,
-        documents=len(store.doc_ids("train")),
+        documents=mixed(store.by_length("train")),
         world_size=_world_size(config),
         accumulation=config.trainer.accumulation,
     )
@@ -94,7 +95,12 @@ def _world_size(config: RunConfig) -> int:
 
 
 def drive(
-    config: RunConfig, *, resume: str, ray_is_up: bool = False, build: "Beside | None" = None
+    config: RunConfig,
+    *,
+    resume: str,
+    ray_is_up: bool = False,
+    reshard: bool = False,
+    build: "Beside | None" = None,
 ) -> Driven:
     """Train the run of `config` to its end, or until it is told to stop.
 
@@ -103,6 +109,7 @@ def drive(
         resume: "auto" goes on where the run's folder holds a run, "never" refuses one that does,
             "must" refuses one that does not.
         ray_is_up: Ray was initialised by the caller, with trainer.launch_ray's environment.
+        reshard: Other rows, or another segment, than the run had are wanted.
         build: Builds the store meanwhile; when it fails the run stops, with a checkpoint.
 
     Raises:
@@ -112,7 +119,7 @@ def drive(
     began = time.monotonic()
     store = build.store.whole or build.store if build else open_checked(config)
     folder = find_folder(config, resume)
-    plan = plan_of(config, folder, store)
+    plan = replace(plan_of(config, folder, store), reshard=reshard)
     changed = _check_it_is_this_run(folder, plan)
     with _ray_for(config, ray_is_up=ray_is_up), stop_wish() as wish:
         new = not folder.path.exists()
@@ -188,7 +195,7 @@ def _check_it_is_this_run(folder: RunFolder, plan: TrainPlan) -> dict[str, str]:
     if newest is None:
         return {}
     state = read_state(newest)
-    check_identity(state["identity"], plan.identity(), where=str(newest))
+    check_identity(state["identity"], plan.identity(), where=str(newest), reshard=plan.reshard)
     changed = changes(state["plan"], plan)
     for key, change in changed.items():
         say(f"Changed since {newest.name}: {key} {change}.")
@@ -207,7 +214,7 @@ def plan_of(config: RunConfig, folder: RunFolder, store: Store | GrowingStore) -
     """What the workers are told."""
     return TrainPlan(
         folder=str(folder.path),
-        store=_absolute(config.data.store),
+        store=_absolute(config.data.reads),
         store_fingerprint=store.fingerprint if isinstance(store, Store) else "",
         building=store.head.plan if isinstance(store, GrowingStore) else "",
         cache=config.data.cache,
@@ -228,7 +235,7 @@ def plan_of(config: RunConfig, folder: RunFolder, store: Store | GrowingStore) -
 
 def _absolute(store: str) -> str:
     """Workers may stand in another folder."""
-    return store if "://" in store else str(Path(store).resolve())
+    return store if "://" in store or store.startswith(MIXTURE) else str(Path(store).resolve())
 
 
 def _ray_for(config: RunConfig, *, ray_is_up: bool) -> AbstractContextManager[object]:

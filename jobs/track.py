@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.config import RunConfig
 from pipeline.growing import GrowingStore
+from pipeline.mixture import Mixture
 from pipeline.store import Store
 from trainer.run_folder import RunFolder
 from trainer.settings import check_no_credentials
@@ -95,7 +96,7 @@ def track(
     tracker = Tracker.start(uri, run, run_id=run_id, warn=warn)
     if tracker.run_id != run_id:
         folder.write_json("mlflow.json", {"run_id": tracker.run_id, "uri": uri})
-        tracker.datasets(_inputs(config, store))
+        tracker.datasets(_inputs(store))
         tracker.text("config.toml", config.to_toml())
         tracker.bytes("tokenizer.model", store.tokenizer().model_bytes)
     return Track(tracker)
@@ -109,20 +110,21 @@ def uri_of(config: RunConfig, folder: RunFolder) -> str:
     return config.tracking.uri or given or beside
 
 
-def _inputs(config: RunConfig, store: Store | GrowingStore) -> "list[CorpusInput]":
+def _inputs(store: Store | GrowingStore) -> "list[CorpusInput]":
     from trainer.tracking import CorpusInput
 
     return [
         CorpusInput(
-            name=Path(config.data.store).name,
-            digest=store.fingerprint,
-            source=config.data.store,
+            name=Path(one.url).name,
+            digest=one.fingerprint,
+            source=one.url,
             split=split,
             profile={
-                "documents": len(store.doc_ids(split)),
-                "tokens": int(store.num_tokens(split).sum()),
+                "documents": len(one.doc_ids(split)),
+                "tokens": int(one.num_tokens(split).sum()),
             },
         )
+        for one in (store.stores if isinstance(store, Mixture) else (store,))
         for split in ("train", "validation")
     ]
 

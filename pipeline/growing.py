@@ -15,6 +15,7 @@ import numpy as np
 from pipeline.cache import PartCache
 from pipeline.errors import DataError
 from pipeline.files import exists, join
+from pipeline.lengths import Lengths, Mixed, Source
 from pipeline.manifest import BUILDING, MANIFEST, TOKENIZER, PartEntry
 from pipeline.open_parts import OpenParts
 from pipeline.part import SPLITS, Counts, Tokens
@@ -131,6 +132,13 @@ class GrowingStore:
     def doc_ids(self, split: Split) -> Counts:
         """As `Store.doc_ids`, of the documents known so far."""
         return self._splits[SPLITS.index(split)].doc_ids
+
+    def by_length(self, split: Split) -> Source | Mixed:
+        """As `Store.by_length`, of the documents known so far."""
+        if self.whole is not None:
+            return self.whole.by_length(split)
+        with self.lock:
+            return Lengths(doc_id=self.doc_ids(split), num_tokens=self.num_tokens(split))
 
     def read(self, doc_id: int) -> Tokens:
         """As `Store.read`."""

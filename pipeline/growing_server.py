@@ -13,10 +13,10 @@ import numpy as np
 from pipeline.block import Block
 from pipeline.growing import GrowingStore
 from pipeline.layout import Layout
-from pipeline.order import Int64s
+from pipeline.lengths import Int64s
 from pipeline.rows import advance
 from pipeline.rows_state import RowsState, initial_state
-from pipeline.server import Documents, NotBuiltYetError, RowServer, Server
+from pipeline.server import NotBuiltYetError, RowServer, Server, TrainDocuments
 
 GROWING_ORDERS = ("none",)  # orders in which what comes later changes nothing that was before
 
@@ -97,7 +97,7 @@ class _Known(NamedTuple):
     doc_ids: Int64s  # to train on
 
 
-def serve(documents: Documents, layout: Layout) -> Server:
+def serve(documents: TrainDocuments, layout: Layout) -> Server:
     """The server of a store, finished or not."""
     if isinstance(documents, GrowingStore):
         return GrowingServer(documents, layout)

@@ -13,7 +13,7 @@ from pipeline.batch import Batch, Tokens, batch_of, digest
 from pipeline.block import Block, block_of
 from pipeline.errors import DataError
 from pipeline.layout import Layout
-from pipeline.order import Int64s, Lengths
+from pipeline.lengths import Int64s, Lengths, Mixed, Source, mixed
 from pipeline.rows import Reading, Walk, once
 from pipeline.rows_state import RowsState, initial_state
 
@@ -36,6 +36,12 @@ class Documents(Protocol):
     def read(self, doc_id: int, /) -> npt.NDArray[Any]: ...
 
 
+class TrainDocuments(Documents, Protocol):
+    """What rows are read from."""
+
+    def by_length(self, split: Split, /) -> Source | Mixed: ...
+
+
 class NotBuiltYetError(Exception):
     """The documents of a step are still being built (growing_server.py): ask again."""
 
@@ -56,7 +62,7 @@ class RowServer:
 
     def __init__(
         self,
-        documents: Documents,
+        documents: TrainDocuments,
         layout: Layout,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -65,7 +71,7 @@ class RowServer:
         self._documents = documents
         self._layout = layout
         self._clock = clock
-        self._lengths = lengths_of(documents, "train")
+        self._lengths = documents.by_length("train")
 
     @property
     def layout(self) -> Layout:
@@ -73,13 +79,13 @@ class RowServer:
         return self._layout
 
     @property
-    def lengths(self) -> Lengths:
+    def lengths(self) -> Source | Mixed:
         """The training documents."""
         return self._lengths
 
     def initial_state(self) -> RowsState:
         """Before the first step."""
-        return initial_state(self._layout)
+        return initial_state(self._layout, len(mixed(self._lengths).sources))
 
     def ready(self, _state: RowsState, /) -> bool:
         """Whether the step after a state is there: of a whole store every step is."""
@@ -199,7 +205,7 @@ def validation_batches(
 
 
 def lengths_of(documents: Documents, split: Split) -> Lengths:
-    """The documents of a split, by length alone."""
+    """The documents of a split, by length alone, copied to memory: for what is held out."""
     return Lengths(doc_id=documents.doc_ids(split), num_tokens=documents.num_tokens(split))
 
 

@@ -12,14 +12,14 @@ from pipeline.client import ServeError
 from pipeline.growing_server import serve
 from pipeline.layout import Layout
 from pipeline.rows_state import RowsState
-from pipeline.server import Documents, NotBuiltYetError, ReadAhead
+from pipeline.server import NotBuiltYetError, ReadAhead, TrainDocuments
 
 
 @ray.remote(num_cpus=0, max_restarts=0)  # restarted by its reader, which knows when it hangs, too
 class RowServerActor:
     """RowServer behind Ray: every method is one line."""
 
-    def __init__(self, open_documents: Callable[[], Documents], layout: Layout) -> None:
+    def __init__(self, open_documents: Callable[[], TrainDocuments], layout: Layout) -> None:
         self._server = ReadAhead(serve(open_documents(), layout))
 
     @ray.method  # gives the type checker its signature
@@ -31,7 +31,7 @@ class ActorReader:
     """A client's reader: an actor of its own on its own node, that dies with this process."""
 
     def __init__(
-        self, open_documents: Callable[[], Documents], layout: Layout, rows: tuple[int, int]
+        self, open_documents: Callable[[], TrainDocuments], layout: Layout, rows: tuple[int, int]
     ) -> None:
         """Start the actor; waits for nothing.
 

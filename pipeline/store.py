@@ -13,12 +13,14 @@ import pyarrow as pa
 from pipeline.cache import PartCache
 from pipeline.errors import DataError
 from pipeline.files import join, local_path
+from pipeline.lengths import Mixed, SplitLengths
 from pipeline.manifest import INDEX, TOKENIZER, Manifest, faults, read_manifest
 from pipeline.open_parts import OpenParts
 from pipeline.part import SPLITS, Counts, Part, Tokens, open_arrow
 from pipeline.tokenizer import Tokenizer
 
 Split = Literal["train", "validation"]
+MIXTURE = "mixture:"  # begins the name of a mixture of stores (mixture.py)
 
 
 class Store:
@@ -49,6 +51,8 @@ class Store:
 
         Costs one listing of the parts and one pass over index.arrow; no part is opened.
 
+        A name that begins with `mixture:` opens several as one (pipeline/mixture.py).
+
         Args:
             url: Local folder or URL.
             cache: Keeps the parts of a remote store on this machine; without it they are read into
@@ -58,6 +62,10 @@ class Store:
             DataError: No manifest, or something does not fit it; the first fault is named.
             SettingsError: The cache is too small for a part of it.
         """
+        if url.startswith(MIXTURE):
+            from pipeline.mixture import open_mixture  # which is made of stores
+
+            return open_mixture(url, cache)
         manifest = read_manifest(url)
         for fault in faults(url, manifest, rehash=False):
             raise DataError(fault)
@@ -107,6 +115,14 @@ class Store:
     def doc_ids(self, split: Split) -> Counts:
         """(documents of the split,) their numbers, in the same order."""
         return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
+
+    def by_length(self, split: Split) -> SplitLengths | Mixed:
+        """The documents of a split by length alone, read where they lie."""
+        return self.lengths_from(split, base=0)
+
+    def lengths_from(self, split: Split, *, base: int) -> SplitLengths:
+        """The same, numbered from `base` on."""
+        return SplitLengths(self._lengths, self._splits, SPLITS.index(split), base=base)
 
     def read(self, doc_id: int) -> Tokens:
         """(n + 1,) ids of a document and EOD: a view into the mapped file."""

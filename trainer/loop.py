@@ -23,6 +23,7 @@ from pipeline.growing_server import serve
 from pipeline.layout import check_shares, rows_of_rank
 from pipeline.rows_state import RowsState
 from pipeline.store import Store
+from trainer.anchors import anchor_is_due, keep_anchor
 from trainer.board import Reporter, Verdict
 from trainer.catch_up import catch_up, whole_store
 from trainer.checkpoint import STATE_VERSION, checkpoint_name, take_snapshot
@@ -118,7 +119,8 @@ class _Rank:
         self._plan, self._group, self._reporter = plan, group, reporter
         self._store, self._training, self._attempt, self._mine = store, training, attempt, mine
         self._folder = RunFolder(plan.folder)
-        self._saved = self._told = training.step if attempt.resumed_from else -1
+        goes_on = attempt.resumed_from and not training.resharded
+        self._saved = self._told = training.step if goes_on else -1
         self._server = serve(store, plan.layout)
         self._client = RowClient(
             self._server,
@@ -150,6 +152,9 @@ class _Rank:
         """Step until the run is done or somebody wants to stop."""
         training, plan = self._training, self._plan
         self._tell_start()
+        self._guard(self._keep_anchor)
+        if training.resharded:
+            self._save_and_wait()  # the next attempt goes on with the new rows
         settle_buckets(training, self._steps, shape=(len(self._numbers), plan.layout.segment))
         self._ledger.restart_clock()
         while True:
@@ -186,12 +191,20 @@ class _Rank:
                     waited_s=self._client.waited_s - waited_s,
                 )
             )
+            if anchor_is_due(training.step):
+                self._guard(self._keep_anchor)
             self._save_if_due()
 
     def close(self) -> None:
         """Leave no actor, no thread and no half-written file behind."""
         self._client.close()
         self._saver.close()
+
+    def _keep_anchor(self) -> None:
+        """Rank 0: write down where the rows stand, for whoever looks at this step again."""
+        if self._group.rank == 0:
+            self._folder.check_lease(self._attempt.number)
+            keep_anchor(self._folder, self._plan, self._training.rows)
 
     def _await_batch(self) -> tuple[Batch, RowsState, int] | None:
         """The next batch, once all ranks have theirs, and their targets together; None to stop."""
@@ -427,6 +440,8 @@ class _Rank:
             f"{attempt.threads} threads on {self._group.device.type}, {weights:,} weights, "
             f"attention {model.backend}, precision {self._plan.trainer.precision}."
         )
+        if self._training.resharded:
+            self._reporter.note(self._training.resharded)
         if self._training.inexact:
             self._reporter.note(
                 f"Losses will agree with those before up to the order of float sums, not bit for "

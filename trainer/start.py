@@ -18,7 +18,8 @@ from model.transformer_xl import TransformerXL
 from pipeline.errors import DataError
 from pipeline.growing import GrowingStore
 from pipeline.growing_server import serve
-from pipeline.layout import RowsError
+from pipeline.layout import Layout, RowsError
+from pipeline.reshard import reshard
 from pipeline.rows_state import RowsState
 from pipeline.server import Server
 from pipeline.store import Store
@@ -122,6 +123,7 @@ class Training:
     memory: Memory
     rows: RowsState
     counters: Counters
+    resharded: str = ""  # what became of the rows, where they were dealt anew
     inexact: str = ""  # why this attempt will not repeat every bit, if it will not
 
 
@@ -219,20 +221,28 @@ def restore(
     model = TransformerXL(plan.model, seed=plan.seed).to(group.device)  # the same on every rank
     optimizer = make_optimizer(model, plan.optimizer)
     server = serve(store, plan.layout)
-    inexact = ""
+    inexact = resharded = ""
     if checkpoint is None:
         memory = empty_memory(model.config, mine[1] - mine[0], device=group.device)
         rows, counters = server.initial_state(), Counters()
     else:
         saved = read_state(checkpoint)
-        check_identity(saved["identity"], plan.identity(), where=str(checkpoint))
+        check_identity(
+            saved["identity"], plan.identity(), where=str(checkpoint), reshard=plan.reshard
+        )
         check_parts(store, saved, where=checkpoint)
         load_weights(checkpoint, model)
         load_optimizer(checkpoint, model, optimizer)
-        memory = load_memory(checkpoint, mine, group.device).resized(plan.model.memory)
         rows = RowsState.from_json(saved["rows"])
         counters = replace(Counters(**saved["counters"]), skipped_in_row=0)  # another chance
-        _check_next_batch(server, rows, saved, checkpoint)
+        layout = Layout(**saved["plan"]["layout"])
+        _check_next_batch(serve(store, layout), rows, saved, checkpoint)
+        if layout.identity() == plan.layout.identity():
+            memory = load_memory(checkpoint, mine, group.device).resized(plan.model.memory)
+        else:
+            dealt = reshard(store.by_length("train"), rows, old=layout, new=plan.layout)
+            rows, resharded = dealt.state, dealt.in_words(layout, plan.layout)
+            memory = empty_memory(model.config, mine[1] - mine[0], device=group.device)
         inexact = "; ".join(
             f"{name} was {saved[name]} and is {now}"
             for name, now in (("world_size", attempt.world_size), ("threads", attempt.threads))
@@ -246,6 +256,7 @@ def restore(
         memory=memory,
         rows=rows,
         counters=counters,
+        resharded=resharded,
         inexact=inexact,
     )
 
