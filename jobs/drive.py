@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -17,6 +18,8 @@ from jobs.entry import Exit, Terminated
 from jobs.progress import Progress
 from jobs.samples import write_samples
 from jobs.track import Track, track
+from pipeline.cache import PartCache
+from pipeline.growing import GrowingStore
 from pipeline.layout import check_layout
 from pipeline.lengths import mixed
 from pipeline.store import MIXTURE, Store
@@ -28,6 +31,9 @@ from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
 from trainer.stop_request import asked_to_stop, driving
 from trainer.summary import Summary, read_scores, summarize
+
+if TYPE_CHECKING:
+    from jobs.beside import Beside
 
 OVERTAKEN = "overtaken"
 CODES = {"config": Exit.BAD_USE, "data": Exit.BAD_DATA, OVERTAKEN: Exit.BAD_USE}
@@ -72,7 +78,8 @@ def open_checked(config: RunConfig) -> Store:
     """
     if not config.data.reads:
         raise ConfigError("data.store is empty: name the store that `longrow build` wrote.")
-    store = Store.open(config.data.reads)
+    cache = PartCache(config.data.cache, config.data.cache_bytes) if config.data.cache else None
+    store = Store.open(config.data.reads, cache)
     check_layout(
         config.rows,
         documents=mixed(store.by_length("train")),
@@ -88,7 +95,14 @@ def _world_size(config: RunConfig) -> int:
     return config.cluster.workers
 
 
-def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
+def drive(
+    config: RunConfig,
+    *,
+    resume: str,
+    ray_is_up: bool = False,
+    reshard: bool = False,
+    build: "Beside | None" = None,
+) -> Driven:
     """Train the run of `config` to its end, or until it is told to stop.
 
     Args:
@@ -96,15 +110,17 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
         resume: "auto" goes on where the run's folder holds a run, "never" refuses one that does,
             "must" refuses one that does not.
         ray_is_up: Ray was initialised by the caller, with trainer.launch_ray's environment.
+        reshard: Other rows, or another segment, than the run had are wanted.
+        build: Builds the store meanwhile; when it fails the run stops, with a checkpoint.
 
     Raises:
         ConfigError: A setting does not fit, or the run is there and must not be, or the reverse.
         DataError: The store does not fit.
     """
     began = time.monotonic()
-    store = open_checked(config)
+    store = build.store.whole or build.store if build else open_checked(config)
     folder = find_folder(config, resume)
-    plan = plan_of(config, folder, store)
+    plan = replace(plan_of(config, folder, store), reshard=reshard)
     changed = _check_it_is_this_run(folder, plan)
     with ExitStack() as stack:
         stack.enter_context(_ray_for(config, ray_is_up=ray_is_up))
@@ -124,7 +140,8 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
             plan = replace(plan, mlflow_run_id=tracked.run_id)
             for line in folder.lines():
                 tracked.line(line)  # what an earlier start could not send; the rest is left out
-            verdict = _launch(plan, tracked, wish)
+            verdict = _launch(plan, tracked, _told_once(wish, folder, build))
+            store = _newest(store)
             # Of a run that is another process's now, nothing is written or set any more.
             status = OVERTAKEN if verdict.kind == OVERTAKEN else verdict.status
             wall_seconds = time.monotonic() - began
@@ -138,7 +155,10 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
             raise
         finally:
             tracked.close(status)
-    return Driven(summary=summary, code=_code(verdict), message=_message(verdict, folder))
+    code, message = _code(verdict), _message(verdict, folder)
+    if build and build.failure() and verdict.status != "done":
+        code, message = Exit.BAD_DATA, f"The build of the store failed. {build.failure()} {message}"
+    return Driven(summary=summary, code=code, message=message)
 
 
 def find_folder(config: RunConfig, resume: str) -> RunFolder:
@@ -180,20 +200,31 @@ def _check_it_is_this_run(folder: RunFolder, plan: TrainPlan) -> dict[str, str]:
     if newest is None:
         return {}
     state = read_state(newest)
-    check_identity(state["identity"], plan.identity(), where=str(newest))
+    check_identity(state["identity"], plan.identity(), where=str(newest), reshard=plan.reshard)
     changed = changes(state["plan"], plan)
     for key, change in changed.items():
         say(f"Changed since {newest.name}: {key} {change}.")
     return changed
 
 
-def plan_of(config: RunConfig, folder: RunFolder, store: Store) -> TrainPlan:
+def _newest(store: Store | GrowingStore) -> Store | GrowingStore:
+    """A store as far as it is built now."""
+    if isinstance(store, Store):
+        return store
+    store.grow()
+    return store.whole or store
+
+
+def plan_of(config: RunConfig, folder: RunFolder, store: Store | GrowingStore) -> TrainPlan:
     """What the workers are told."""
     return TrainPlan(
         folder=str(folder.path),
         store=_absolute(config.data.reads),
-        store_fingerprint=store.fingerprint,
-        tokenizer_sha256=store.manifest.tokenizer,
+        store_fingerprint=store.fingerprint if isinstance(store, Store) else "",
+        building=store.head.plan if isinstance(store, GrowingStore) else "",
+        cache=config.data.cache,
+        cache_bytes=config.data.cache_bytes,
+        tokenizer_sha256=store.tokenizer_sha256,
         launch=secrets.token_hex(4),
         mlflow_run_id="",
         seed=config.run.seed,
@@ -220,7 +251,7 @@ def _ray_for(config: RunConfig, *, ray_is_up: bool) -> AbstractContextManager[ob
     return ray_for_training(config.cluster)
 
 
-def _launch(plan: TrainPlan, tracked: Track, wish: StopWish) -> Verdict:
+def _launch(plan: TrainPlan, tracked: Track, stop_reason: Callable[[], str]) -> Verdict:
     if plan.cluster.launcher == "ray":
         from trainer.launch_ray import launch_ray as launch
     else:
@@ -230,19 +261,20 @@ def _launch(plan: TrainPlan, tracked: Track, wish: StopWish) -> Verdict:
         return launch(
             plan,
             on_news=lambda news: _pass_on(news, plan, tracked, progress),
-            stop_reason=_told_once(wish, RunFolder(plan.folder)),
+            stop_reason=stop_reason,
         )
 
 
-def _told_once(wish: StopWish, folder: RunFolder) -> Callable[[], str]:
-    """The wish to stop, said to the person when it is first seen."""
+def _told_once(wish: StopWish, folder: RunFolder, build: "Beside | None") -> Callable[[], str]:
+    """Why to stop; a person's wish is answered when it is first seen."""
     said: list[str] = []
 
     def reason() -> str:
         if not said and (why := wish.reason() or _asked_from_elsewhere(folder)):
             said.append(why)
             say("Stopping after the current step, with a checkpoint; once more ends at once.")
-        return said[0] if said else ""
+        failed = "the build of the store failed" if build and build.failure() else ""
+        return said[0] if said else failed
 
     return reason
 
@@ -274,12 +306,17 @@ def _pass_on(news: News, plan: TrainPlan, tracked: Track, progress: Progress) ->
 
 
 def _summary(
-    config: RunConfig, folder: RunFolder, store: Store, tracked: Track, *, wall_seconds: float
+    config: RunConfig,
+    folder: RunFolder,
+    store: Store | GrowingStore,
+    tracked: Track,
+    *,
+    wall_seconds: float,
 ) -> Summary:
     return summarize(
         folder,
-        documents=store.manifest.documents,
-        tokens=store.manifest.tokens,
+        documents=store.documents,
+        tokens=store.tokens,
         memory=config.model.memory,
         wall_seconds=wall_seconds,
         mlflow_run_id=tracked.run_id,
@@ -287,7 +324,11 @@ def _summary(
 
 
 def _keep(
-    config: RunConfig, folder: RunFolder, store: Store, tracked: Track, summary: Summary
+    config: RunConfig,
+    folder: RunFolder,
+    store: Store | GrowingStore,
+    tracked: Track,
+    summary: Summary,
 ) -> None:
     """Write summary.json, the pictures and the samples, and hand them to MLflow."""
     from trainer.pictures import loss_by_offset, loss_over_steps
@@ -303,7 +344,7 @@ def _keep(
         title = f"{name}: held-out loss by offset, step {scores[0].step}"
         loss_by_offset(scores, folder.path / "loss_by_offset.png", title=title)
         tracked.file(folder.path / "loss_by_offset.png", "pictures")
-    if summary.steps >= config.trainer.steps:
+    if summary.steps >= config.trainer.steps and isinstance(store, Store):
         write_samples(folder, store, tracked)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.config import RunConfig
+from pipeline.growing import GrowingStore
 from pipeline.mixture import Mixture
 from pipeline.store import Store
 from trainer.run_folder import RunFolder
@@ -52,7 +53,7 @@ class Track:
 def track(
     config: RunConfig,
     folder: RunFolder,
-    store: Store,
+    store: Store | GrowingStore,
     *,
     changed: Mapping[str, str],
     warn: Callable[[str], None],
@@ -87,7 +88,7 @@ def track(
             "longrow.run": config.run.name,
             "longrow.folder": str(folder.path),
             "longrow.store_fingerprint": store.fingerprint,
-            "longrow.tokenizer_sha256": store.manifest.tokenizer,
+            "longrow.tokenizer_sha256": store.tokenizer_sha256,
             **{f"longrow.changed.{key}": change for key, change in changed.items()},
         },
     )
@@ -109,7 +110,7 @@ def uri_of(config: RunConfig, folder: RunFolder) -> str:
     return config.tracking.uri or given or beside
 
 
-def _inputs(store: Store) -> "list[CorpusInput]":
+def _inputs(store: Store | GrowingStore) -> "list[CorpusInput]":
     from trainer.tracking import CorpusInput
 
     return [

@@ -23,7 +23,8 @@ def segments_in_order(case: "Case") -> None:
         doc_id, offset = int(case.state.doc_id[row]), 0
         text = store.read(doc_id) if doc_id >= 0 else np.empty(0, dtype=np.int64)
         if doc_id >= 0:
-            offset = case.state.step * L - int(case.state.began[row])  # of its next input
+            steps = case.state.step - case.state.first_step
+            offset = steps * L - int(case.state.began[row])  # of its next input
         for number, batch in enumerate(case.batches):
             where = f"step {case.state.step + number}, row {row}"
             require(

@@ -21,8 +21,8 @@ import torch
 from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.util import get_current_placement_group, remove_placement_group
 
+from pipeline.growing import open_documents
 from pipeline.server_actor import ActorReader
-from pipeline.store import Store
 from trainer.blame import first_line, is_collateral, tell, tell_death
 from trainer.board import Entered, News, Verdict
 from trainer.board_actor import Arrivals, BoardReporter, BoardWatch
@@ -75,7 +75,14 @@ def _train(plan: TrainPlan, reporter: BoardReporter) -> Verdict:
 def _open_reader(plan: TrainPlan, rows: tuple[int, int]) -> ActorReader | None:
     if plan.cluster.serving == "local":
         return None
-    return ActorReader(partial(Store.open, plan.store), plan.layout, rows)
+    opening = partial(
+        open_documents,
+        plan.store,
+        growing=bool(plan.building),
+        cache=plan.cache,
+        cache_bytes=plan.cache_bytes,
+    )
+    return ActorReader(opening, plan.layout, rows)
 
 
 class _Introduce(ControllerCallback):

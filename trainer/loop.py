@@ -18,12 +18,16 @@ import torch
 from pipeline.batch import Batch
 from pipeline.client import Reader, RowClient
 from pipeline.files import write_whole
+from pipeline.growing import GrowingStore
+from pipeline.growing_server import serve
 from pipeline.layout import check_shares, rows_of_rank
 from pipeline.rows_state import RowsState
-from pipeline.server import RowServer
 from pipeline.store import Store
+from trainer.anchors import anchor_is_due, keep_anchor
 from trainer.board import Reporter, Verdict
+from trainer.catch_up import catch_up, whole_store
 from trainer.checkpoint import STATE_VERSION, checkpoint_name, take_snapshot
+from trainer.documents import open_store, parts_of
 from trainer.evaluation import Scores, evaluate
 from trainer.group import Group, Vote
 from trainer.ledger import Entry, Ledger
@@ -37,7 +41,6 @@ from trainer.start import (
     Training,
     begin_attempt,
     describe,
-    open_store,
     restore,
     settle_buckets,
     together,
@@ -69,6 +72,8 @@ def train(plan: TrainPlan, group: Group, reporter: Reporter, open_reader: OpenRe
         store = together(group, lambda: open_store(plan))
         mine = together(group, lambda: share_of_rows(plan, group))
         attempt, checkpoint = begin_attempt(plan, group, reporter)
+        if not catch_up(store, checkpoint, group, reporter):
+            return Verdict(status="stopped", reason=reporter.stop_reason(), step=attempt.start_step)
         torch.set_num_threads(attempt.threads)
         if plan.trainer.deterministic:
             torch.use_deterministic_algorithms(mode=True)
@@ -105,7 +110,7 @@ class _Rank:
         plan: TrainPlan,
         group: Group,
         reporter: Reporter,
-        store: Store,
+        store: Store | GrowingStore,
         training: Training,
         attempt: Attempt,
         mine: tuple[int, int],
@@ -114,8 +119,9 @@ class _Rank:
         self._plan, self._group, self._reporter = plan, group, reporter
         self._store, self._training, self._attempt, self._mine = store, training, attempt, mine
         self._folder = RunFolder(plan.folder)
-        self._saved = self._told = training.step if attempt.resumed_from else -1
-        self._server = RowServer(store, plan.layout)
+        goes_on = attempt.resumed_from and not training.resharded
+        self._saved = self._told = training.step if goes_on else -1
+        self._server = serve(store, plan.layout)
         self._client = RowClient(
             self._server,
             reader=reader,
@@ -146,6 +152,9 @@ class _Rank:
         """Step until the run is done or somebody wants to stop."""
         training, plan = self._training, self._plan
         self._tell_start()
+        self._guard(self._keep_anchor)
+        if training.resharded:
+            self._save_and_wait()  # the next attempt goes on with the new rows
         settle_buckets(training, self._steps, shape=(len(self._numbers), plan.layout.segment))
         self._ledger.restart_clock()
         while True:
@@ -182,12 +191,20 @@ class _Rank:
                     waited_s=self._client.waited_s - waited_s,
                 )
             )
+            if anchor_is_due(training.step):
+                self._guard(self._keep_anchor)
             self._save_if_due()
 
     def close(self) -> None:
         """Leave no actor, no thread and no half-written file behind."""
         self._client.close()
         self._saver.close()
+
+    def _keep_anchor(self) -> None:
+        """Rank 0: write down where the rows stand, for whoever looks at this step again."""
+        if self._group.rank == 0:
+            self._folder.check_lease(self._attempt.number)
+            keep_anchor(self._folder, self._plan, self._training.rows)
 
     def _await_batch(self) -> tuple[Batch, RowsState, int] | None:
         """The next batch, once all ranks have theirs, and their targets together; None to stop."""
@@ -284,6 +301,7 @@ class _Rank:
     def _state(self) -> Callable[[], dict[str, Any]]:
         """What a resume must know beside the tensors; worked out by the saving thread."""
         rows, plan, server = self._training.rows, self._plan, self._server
+        store = self._store
         now = {
             "version": STATE_VERSION,
             "step": self._training.step,
@@ -300,7 +318,8 @@ class _Rank:
             now
             | {
                 "rows": rows.to_json(),
-                "next_batch": server.digest_of_next(rows),
+                "next_batch": server.digest_of_next(rows),  # first: the parts it needs are counted
+                **parts_of(store),
             }
         )
 
@@ -318,6 +337,9 @@ class _Rank:
         every = plan.evaluate.every
         if not final and (step == 0 or every == 0 or step % every):
             return True
+        store = whole_store(self._store, self._group, self._reporter, wait=final)
+        if store is None:
+            return not final  # the held-out documents are still being built, or we are to stop
         path = self._folder.evaluations / f"step_{step:08d}.json"
         lengths = self._lengths(final=final)
         rows = plan.evaluate.rows or plan.layout.rows
@@ -325,12 +347,12 @@ class _Rank:
         settings = {(rows, segment, length) for length in lengths}
         known = self._group.rank == 0 and self._known(path, settings)
         known = self._group.from_rank_0("yes" if known else "no") == "yes"
-        if known or not len(self._store.doc_ids("validation")):
+        if known or not len(store.doc_ids("validation")):
             return True
         self._ledger.flush()
         scores: list[Scores] = []
         for length in lengths:
-            found = self._evaluate(rows=rows, segment=segment, memory=length)
+            found = self._evaluate(store, rows=rows, segment=segment, memory=length)
             if found is None:
                 return False
             scores.append(found)
@@ -360,12 +382,12 @@ class _Rank:
         saved = json.loads(path.read_text(encoding="utf-8"))
         return settings <= {(one["rows"], one["segment"], one["memory"]) for one in saved}
 
-    def _evaluate(self, *, rows: int, segment: int, memory: int) -> Scores | None:
+    def _evaluate(self, store: Store, *, rows: int, segment: int, memory: int) -> Scores | None:
         """Scores with one memory length; None if somebody wants to stop."""
         try:
             found = evaluate(
                 self._training.model,
-                self._store,
+                store,
                 self._group,
                 step=self._training.step,
                 rows=rows,
@@ -418,6 +440,8 @@ class _Rank:
             f"{attempt.threads} threads on {self._group.device.type}, {weights:,} weights, "
             f"attention {model.backend}, precision {self._plan.trainer.precision}."
         )
+        if self._training.resharded:
+            self._reporter.note(self._training.resharded)
         if self._training.inexact:
             self._reporter.note(
                 f"Losses will agree with those before up to the order of float sums, not bit for "

@@ -6,6 +6,7 @@ attempts/0001.json ...       one a start of the workers: from which step, with h
 metrics.jsonl                one line a step, the truth about the run
 checkpoints/                 step_00000100-a0001 ... (checkpoint.py)
 evaluations/                 one file an evaluation
+anchors/                     states of the rows along the way (anchors.py)
 summary.json                 written when the run is done
 """
 
@@ -51,6 +52,7 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.evaluations = self.path / "evaluations"
+        self.anchors = self.path / "anchors"
         self._attempts = self.path / "attempts"
 
     def create(self) -> None:
@@ -166,10 +168,10 @@ class RunFolder:
         return path
 
     def cut(self, step: int) -> None:
-        """Drop lines and evaluations past `step`: lost with the workers, they will come again."""
+        """Drop lines, evaluations and anchors past `step`: lost, they will come again."""
         kept = [json.dumps(line) + "\n" for line in self.lines() if line["step"] <= step]
         write_whole(str(self.metrics), "".join(kept).encode())
-        for path in self.evaluations.glob("step_*.json"):
+        for path in (*self.evaluations.glob("step_*.json"), *self.anchors.glob("step_*.json")):
             if int(path.stem.removeprefix("step_")) > step:
                 path.unlink()
 
