@@ -12,6 +12,7 @@ summary.json                 written when the run is done
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,6 +22,8 @@ from typing import Any
 from pipeline.errors import DataError
 from pipeline.files import write_whole
 from trainer.errors import ConfigError, OvertakenError
+
+_OF_A_STEP = re.compile(r"(?:memory_|context_)?step_(\d+)(?:_[LM]\d+)?\.(?:json|png)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +171,15 @@ class RunFolder:
         return path
 
     def cut(self, step: int) -> None:
-        """Drop lines, evaluations and anchors past `step`: lost, they will come again."""
+        """Drop lines, evaluations and anchors past `step`: lost, they will come again.
+
+        What `longrow evaluate` wrote of such a step goes too: the weights it scored are no more.
+        """
         kept = [json.dumps(line) + "\n" for line in self.lines() if line["step"] <= step]
         write_whole(str(self.metrics), "".join(kept).encode())
-        for path in (*self.evaluations.glob("step_*.json"), *self.anchors.glob("step_*.json")):
-            if int(path.stem.removeprefix("step_")) > step:
+        for path in (*self.evaluations.glob("*"), *self.anchors.glob("step_*.json")):
+            named = _OF_A_STEP.match(path.name)
+            if named and int(named[1]) > step:
                 path.unlink()
 
     def drop_evaluation(self, step: int) -> None:
