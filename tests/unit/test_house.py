@@ -20,6 +20,7 @@ OWNERS = {
         "trainer/board_actor.py",
         "trainer/launch_ray.py",
         "jobs/cluster.py",
+        "jobs/cluster_look.py",
     },
     "pyarrow": {"pipeline/store.py", "pipeline/part.py", "pipeline/columns.py"},
     "sentencepiece": {"pipeline/tokenizer.py"},
