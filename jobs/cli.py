@@ -21,6 +21,7 @@ COMMANDS = {
     "generate": "Write on after each prompt, read as the beginning of a document.",
     "import-weights": "Turn published weights into a folder that `evaluate` and `generate` read.",
     "export": "Write a checkpoint's weights to a folder, as safetensors and JSON.",
+    "doctor": "Look for what would stop a run on this machine, and say what to do about it.",
     "show": "Say what a store, a run or a checkpoint holds.",
     "bench": "Measure a part of the system beside bare loops of the libraries below it.",
 }

@@ -21,6 +21,7 @@ OWNERS = {
         "trainer/launch_ray.py",
         "trainer/scorer_actor.py",
         "jobs/cluster.py",
+        "jobs/cluster_look.py",
     },
     "pyarrow": {"pipeline/store.py", "pipeline/part.py", "pipeline/columns.py"},
     "sentencepiece": {"pipeline/tokenizer.py"},
