@@ -15,12 +15,13 @@ def command(run_name: str, sets: tuple[str, ...]) -> Outcome:
     """
     import os
 
-    from jobs.drive import drive
+    from jobs.begin import settle_init
+    from jobs.drive import drive, say
     from jobs.find import config_of, find_run
     from jobs.report import finish
 
     folder = find_run(run_name)
-    read = config_of(folder, sets=sets, environment=os.environ)
+    read = settle_init(config_of(folder, sets=sets, environment=os.environ), say=say)
     return finish(read, drive(read, resume="must"))
 
 

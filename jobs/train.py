@@ -1,5 +1,6 @@
 """`longrow train`: a config in, a trained run out; the same command again goes on with it."""
 
+import json
 from pathlib import Path
 
 import click
@@ -17,19 +18,42 @@ from jobs.entry import Job, Outcome, run
     show_default=True,
     help="Go on with the run of this name where there is one.",
 )
-def command(config: Path, sets: tuple[str, ...], resume: str) -> Outcome:
+@click.option(
+    "--init",
+    metavar="CHECKPOINT",
+    help="Begin a new run with the weights, and only these, of a checkpoint, run or folder.",
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Do one step, say what the run would take, write nothing.",
+)
+def command(
+    config: Path, sets: tuple[str, ...], resume: str, init: str | None, *, dry_run: bool
+) -> Outcome:
     """Train the run that the TOML file CONFIG describes.
 
     Where it names a corpus in data.inputs, its store is built first, or what is missing of it.
     """
     import os
 
+    from jobs.begin import settle_init
     from jobs.config import read_config
-    from jobs.drive import drive
+    from jobs.drive import drive, say
     from jobs.report import finish
 
+    if init is not None:
+        sets = (*sets, f"run.init={json.dumps(init)}")
     read = read_config(config, sets=sets, environment=os.environ)
+    read = settle_init(read, say=say)
     click.echo(read.to_toml(), err=True)
+    if dry_run:
+        from jobs.dry_run import dry_run as try_out
+        from jobs.report import table
+
+        facts = try_out(read)
+        click.echo(table(facts))
+        return Outcome(facts=facts)
     if read.data.inputs:
         from jobs.prepare import prepare_and_drive
 

@@ -15,6 +15,16 @@ from trainer.settings import (
     TrainerSettings,
 )
 
+# Sections whose keys may change at a resume, but for what is in a run's identity.
+SECTIONS = {
+    "model": ModelConfig,
+    "trainer": TrainerSettings,
+    "optimizer": OptimizerSettings,
+    "evaluate": EvaluateSettings,
+    "checkpoint": CheckpointSettings,
+    "cluster": ClusterSettings,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlan:
@@ -28,6 +38,7 @@ class TrainPlan:
         launch: Names this start of the driver; the retry budget counts its attempts alone.
         mlflow_run_id: Kept in each checkpoint; empty without tracking.
         seed: Of the weights and of the dropout noise.
+        init: Checkpoint or folder whose weights the run begins with; empty draws them.
     """
 
     folder: str
@@ -44,6 +55,7 @@ class TrainPlan:
     evaluate: EvaluateSettings
     checkpoint: CheckpointSettings
     cluster: ClusterSettings
+    init: str = ""
 
     def identity(self) -> dict[str, Any]:
         """What makes the run this run: a resume with another value of any of these is refused."""
@@ -59,6 +71,17 @@ class TrainPlan:
         return json.loads(json.dumps(parts))  # as a checkpoint holds it: lists, not tuples
 
 
+def _defaults() -> dict[str, Any]:
+    tables = {"rows": asdict(Layout()), "model": asdict(ModelConfig())}
+    named = {
+        f"{table}.{key}": value for table, held in tables.items() for key, value in held.items()
+    }
+    return json.loads(json.dumps({key: named[key] for key in named if key != "model.memory"}))
+
+
+DEFAULTS = _defaults()
+
+
 def check_identity(saved: dict[str, Any], wanted: dict[str, Any], *, where: str) -> None:
     """Refuse to go on from a checkpoint of another run.
 
@@ -70,6 +93,8 @@ def check_identity(saved: dict[str, Any], wanted: dict[str, Any], *, where: str)
     Raises:
         ConfigError: Names every key that differs, with both values.
     """
+    # A key that is younger than the checkpoint had its default then.
+    saved = {key: value for key, value in DEFAULTS.items() if key in wanted} | saved
     differ = [
         f"{key} is {saved.get(key)!r} there and {wanted.get(key)!r} here"
         for key in sorted(saved.keys() | wanted.keys())
@@ -90,9 +115,11 @@ def changes(saved: dict[str, Any], plan: TrainPlan) -> dict[str, str]:
         plan: The plan of the resume.
     """
     now = json.loads(json.dumps(asdict(plan)))
+    usual = {name: json.loads(json.dumps(asdict(kind()))) for name, kind in SECTIONS.items()}
     return {
-        f"{section}.{key}": f"{saved[section].get(key)} -> {value}"
-        for section in ("model", "trainer", "optimizer", "evaluate", "checkpoint", "cluster")
+        f"{section}.{key}": f"{before} -> {value}"
+        for section in SECTIONS
         for key, value in now[section].items()
-        if saved[section].get(key) != value
+        # A key that is younger than the checkpoint had its default then.
+        if (before := saved[section].get(key, usual[section][key])) != value
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from model.config import ModelError
@@ -20,9 +20,11 @@ from pipeline.layout import RowsError
 from pipeline.rows_state import RowsState
 from pipeline.server import RowServer
 from pipeline.store import Store
+from trainer.average import begin_average
 from trainer.board import Reporter
 from trainer.checkpoint import (
     drop_unfinished,
+    load_average,
     load_memory,
     load_optimizer,
     load_weights,
@@ -30,8 +32,10 @@ from trainer.checkpoint import (
     read_state,
     step_of,
 )
-from trainer.errors import ConfigError, OvertakenError
+from trainer.counters import SKIPS_IN_ROW, Counters
+from trainer.errors import ConfigError, DivergedError, OvertakenError
 from trainer.group import Group
+from trainer.load import initial_weights
 from trainer.optimizer import make_optimizer
 from trainer.plan import TrainPlan, check_identity
 from trainer.run_folder import Attempt, RunFolder
@@ -42,6 +46,7 @@ T = TypeVar("T")
 
 # Errors that the next attempt would meet again, and the kind that decides the exit code.
 REPEATABLE: dict[type[Exception], str] = {
+    DivergedError: "error",
     OvertakenError: "overtaken",  # before its family, ConfigError
     DataError: "data",
     ConfigError: "config",
@@ -93,21 +98,6 @@ def together(group: Group, act: Callable[[], T]) -> T:
     return result[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
-    """What a decision of the loop reads beside the step: saved with it.
-
-    Attributes:
-        skipped: Updates skipped so far.
-        skipped_in_row: Updates skipped since the last applied one.
-        targets: Targets that entered a loss.
-    """
-
-    skipped: int = 0
-    skipped_in_row: int = 0
-    targets: int = 0
-
-
 @dataclass(slots=True, kw_only=True)
 class Training:
     """A rank in the middle of a run: all that changes from step to step."""
@@ -119,6 +109,7 @@ class Training:
     memory: Memory
     rows: RowsState
     counters: Counters
+    average: list[Tensor]  # of the weights, in their order; empty where none is kept
     inexact: str = ""  # why this attempt will not repeat every bit, if it will not
 
 
@@ -232,8 +223,11 @@ def restore(
     model = TransformerXL(plan.model, seed=plan.seed).to(group.device)  # the same on every rank
     optimizer = make_optimizer(model, plan.optimizer)
     server = RowServer(store, plan.layout)
-    inexact = ""
+    inexact, average = "", list[Tensor]()
     if checkpoint is None:
+        if plan.init:
+            initial_weights(plan.init, model, tokenizer_sha256=plan.tokenizer_sha256)
+        average = begin_average(model) if plan.trainer.average else []
         memory = empty_memory(model.config, mine[1] - mine[0], device=group.device)
         rows, counters = server.initial_state(), Counters()
     else:
@@ -241,9 +235,16 @@ def restore(
         check_identity(saved["identity"], plan.identity(), where=str(checkpoint))
         load_weights(checkpoint, model)
         load_optimizer(checkpoint, model, optimizer)
+        if saved["plan"]["trainer"].get("average"):
+            kept = load_average(checkpoint, model)
+            average = kept if plan.trainer.average else []
+        elif plan.trainer.average:
+            average = begin_average(model)  # it was switched on: from here
         memory = load_memory(checkpoint, mine, group.device).resized(plan.model.memory)
         rows = RowsState.from_json(saved["rows"])
-        counters = replace(Counters(**saved["counters"]), skipped_in_row=0)  # another chance
+        counters = Counters(**saved["counters"])
+        if counters.skipped_in_row >= SKIPS_IN_ROW:  # it was stopped for that: another chance
+            counters = replace(counters, skipped_in_row=0)
         _check_next_batch(server, rows, saved, checkpoint)
         inexact = "; ".join(
             f"{name} was {saved[name]} and is {now}"
@@ -258,6 +259,7 @@ def restore(
         memory=memory,
         rows=rows,
         counters=counters,
+        average=average,
         inexact=inexact,
     )
 
