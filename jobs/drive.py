@@ -26,6 +26,7 @@ from pipeline.store import MIXTURE, Store
 from trainer.board import News, Verdict
 from trainer.checkpoint import newest_whole, read_state
 from trainer.errors import ConfigError
+from trainer.load import check_initial
 from trainer.plan import TrainPlan, changes, check_identity
 from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
@@ -35,6 +36,7 @@ from trainer.summary import Summary, read_scores, summarize
 if TYPE_CHECKING:
     from jobs.beside import Beside
 
+BEAT_S = 5.0
 OVERTAKEN = "overtaken"
 CODES = {"config": Exit.BAD_USE, "data": Exit.BAD_DATA, OVERTAKEN: Exit.BAD_USE}
 
@@ -83,13 +85,14 @@ def open_checked(config: RunConfig) -> Store:
     check_layout(
         config.rows,
         documents=mixed(store.by_length("train")),
-        world_size=_world_size(config),
+        world_size=world_size(config),
         accumulation=config.trainer.accumulation,
     )
     return store
 
 
-def _world_size(config: RunConfig) -> int:
+def world_size(config: RunConfig) -> int:
+    """W, as far as it is known before the workers are there."""
     if config.cluster.launcher == "local":  # torchrun's environment says it
         return int(os.environ.get("WORLD_SIZE", "1"))
     return config.cluster.workers
@@ -196,8 +199,11 @@ def is_first_rank(config: RunConfig) -> bool:
 
 def _check_it_is_this_run(folder: RunFolder, plan: TrainPlan) -> dict[str, str]:
     """What may change at a resume and has changed, by key; what may not is refused."""
-    newest, _ = newest_whole(folder.checkpoints, folder.attempts())
+    # A quick look: the first worker reads every byte before it goes on from one.
+    newest, _ = newest_whole(folder.checkpoints, folder.attempts(), tensors=False)
     if newest is None:
+        if plan.init:
+            check_initial(plan.init, plan.model, tokenizer_sha256=plan.tokenizer_sha256)
         return {}
     state = read_state(newest)
     check_identity(state["identity"], plan.identity(), where=str(newest), reshard=plan.reshard)
@@ -235,6 +241,7 @@ def plan_of(config: RunConfig, folder: RunFolder, store: Store | GrowingStore) -
         evaluate=config.evaluate,
         checkpoint=config.checkpoint,
         cluster=config.cluster,
+        init=config.run.init,
     )
 
 
@@ -257,12 +264,19 @@ def _launch(plan: TrainPlan, tracked: Track, stop_reason: Callable[[], str]) -> 
     else:
         from trainer.launch_local import launch_local as launch
 
-    with Progress("training", unit="steps") as progress:
-        return launch(
-            plan,
-            on_news=lambda news: _pass_on(news, plan, tracked, progress),
-            stop_reason=stop_reason,
-        )
+    folder, began = RunFolder(plan.folder), [0.0]
+
+    def on_news(news: News) -> None:
+        if time.monotonic() - began[0] > BEAT_S:
+            began[0] = time.monotonic()
+            folder.beat()
+        _pass_on(news, plan, tracked, progress)
+
+    try:
+        with Progress("training", unit="steps") as progress:
+            return launch(plan, on_news=on_news, stop_reason=stop_reason)
+    finally:
+        folder.rest()
 
 
 def _told_once(wish: StopWish, folder: RunFolder, build: "Beside | None") -> Callable[[], str]:

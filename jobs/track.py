@@ -89,6 +89,7 @@ def track(
             "longrow.folder": str(folder.path),
             "longrow.store_fingerprint": store.fingerprint,
             "longrow.tokenizer_sha256": store.tokenizer_sha256,
+            **_parent(config.run.init),
             **{f"longrow.changed.{key}": change for key, change in changed.items()},
         },
     )
@@ -100,6 +101,17 @@ def track(
         tracker.text("config.toml", config.to_toml())
         tracker.bytes("tokenizer.model", store.tokenizer().model_bytes)
     return Track(tracker)
+
+
+def _parent(init: str) -> dict[str, str]:
+    """Tags of the run whose weights this one began with; MLflow shows it below that one."""
+    if not init or not Path(init).is_dir():
+        return {}
+    from trainer.load import parent_of
+
+    parent = parent_of(Path(init))
+    tags = {"longrow.parent_run": parent.run, "longrow.parent_step": str(parent.step)}
+    return tags | ({"mlflow.parentRunId": parent.mlflow_run_id} if parent.mlflow_run_id else {})
 
 
 def uri_of(config: RunConfig, folder: RunFolder) -> str:
