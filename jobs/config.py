@@ -46,11 +46,13 @@ class RunSettings:
         name: The run's folder under `folder`, and its name in MLflow.
         folder: Local folder or URL that holds runs.
         seed: Of everything drawn: weights, dropout, document order, the tokenizer's sample.
+        init: Checkpoint, or folder of weights, whose weights the run begins with; `--init` sets it.
     """
 
     name: str = "run"
     folder: str = "runs"
     seed: int = 0
+    init: str = ""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", self.name):
@@ -74,6 +76,11 @@ class DataSettings(BuildSettings):
         inputs: Files, folders, globs or URLs of the corpus.
         tokenizer: File or URL of a tokenizer; empty trains one as [tokenizer] says.
         workers: Actors that build the store; 0 takes one a core.
+        train_while_building: Take the first steps as soon as their documents are built;
+            `longrow train --build` sets it.
+        cache: Folder that keeps the parts of a remote store on each machine; empty reads them into
+            memory.
+        cache_bytes: What the parts in the cache may hold together.
     """
 
     store: str = ""
@@ -81,6 +88,9 @@ class DataSettings(BuildSettings):
     inputs: tuple[str, ...] = ()
     tokenizer: str = ""
     workers: int = 0
+    train_while_building: bool = False
+    cache: str = "~/.cache/longrow"
+    cache_bytes: int = 20_000_000_000
 
     def __post_init__(self) -> None:
         # Named, for a slotted dataclass has no cell for super().

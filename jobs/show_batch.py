@@ -77,7 +77,8 @@ def anchor_of(folder: RunFolder, step: int) -> tuple[Store, Anchor]:
             config.rows, store=store.url, store_fingerprint=store.fingerprint, sources=sources
         )
     store = Store.open(anchor.store)
-    if store.fingerprint != anchor.store_fingerprint:
+    # A store that was built meanwhile had none yet; the documents are held against the state.
+    if anchor.store_fingerprint not in ("", store.fingerprint):
         raise ConfigError(
             f"{anchor.store} has fingerprint {store.fingerprint[:12]}, the run read "
             f"{anchor.store_fingerprint[:12]}: the store was built anew since, and its old texts "

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.config import RunConfig
+from pipeline.growing import GrowingStore
 from pipeline.mixture import Mixture
 from pipeline.store import Store
 from trainer.run_folder import RunFolder
@@ -52,7 +53,7 @@ class Track:
 def track(
     config: RunConfig,
     folder: RunFolder,
-    store: Store,
+    store: Store | GrowingStore,
     *,
     changed: Mapping[str, str],
     warn: Callable[[str], None],
@@ -87,7 +88,8 @@ def track(
             "longrow.run": config.run.name,
             "longrow.folder": str(folder.path),
             "longrow.store_fingerprint": store.fingerprint,
-            "longrow.tokenizer_sha256": store.manifest.tokenizer,
+            "longrow.tokenizer_sha256": store.tokenizer_sha256,
+            **_parent(config.run.init),
             **{f"longrow.changed.{key}": change for key, change in changed.items()},
         },
     )
@@ -101,6 +103,17 @@ def track(
     return Track(tracker)
 
 
+def _parent(init: str) -> dict[str, str]:
+    """Tags of the run whose weights this one began with; MLflow shows it below that one."""
+    if not init or not Path(init).is_dir():
+        return {}
+    from trainer.load import parent_of
+
+    parent = parent_of(Path(init))
+    tags = {"longrow.parent_run": parent.run, "longrow.parent_step": str(parent.step)}
+    return tags | ({"mlflow.parentRunId": parent.mlflow_run_id} if parent.mlflow_run_id else {})
+
+
 def uri_of(config: RunConfig, folder: RunFolder) -> str:
     """MLflow's address for the run: its config's, the environment's, or a file beside the runs."""
     beside = f"sqlite:///{folder.path.parent / 'mlflow.db'}"
@@ -109,7 +122,7 @@ def uri_of(config: RunConfig, folder: RunFolder) -> str:
     return config.tracking.uri or given or beside
 
 
-def _inputs(store: Store) -> "list[CorpusInput]":
+def _inputs(store: Store | GrowingStore) -> "list[CorpusInput]":
     from trainer.tracking import CorpusInput
 
     return [

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.cache import PartCache
 from pipeline.errors import DataError
 from pipeline.lengths import Int64s, Mixed
 from pipeline.manifest import Manifest, canonical
@@ -62,7 +63,7 @@ def whole_weights(weights: Sequence[str]) -> tuple[int, ...]:
     return tuple(weight // gcd(*whole) for weight in whole)
 
 
-def open_mixture(name: str) -> "Mixture":
+def open_mixture(name: str, cache: PartCache | None = None) -> "Mixture":
     """Open a mixture by its name.
 
     Raises:
@@ -75,7 +76,7 @@ def open_mixture(name: str) -> "Mixture":
         raise DataError(
             f'{name} names no mixture: wanted is {MIXTURE}[["STORE", "WEIGHT"], ...].'
         ) from error
-    return Mixture(name, [Store.open(url) for url in urls], weights)
+    return Mixture(name, [Store.open(url, cache) for url in urls], weights)
 
 
 class Mixture(Store):

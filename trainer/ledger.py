@@ -1,6 +1,7 @@
 """What each step did, as metric lines; read one step late, so that no device is waited for."""
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from pipeline.batch import Batch
 from pipeline.rows_state import RowsState
+from trainer.counters import Counters
 from trainer.group import Group
-from trainer.start import Counters
 from trainer.step import StepResult
 
 
@@ -80,11 +81,14 @@ class Ledger:
         (entry, numbers), self._pending = self._pending, None
         loss, usable, starts = numbers.tolist()
         applied = bool(entry.result.applied)
+        norm_mean, norm_count = entry.result.seen.tolist()
         self.counters = replace(
             self.counters,
             skipped=self.counters.skipped + (not applied),
             skipped_in_row=0 if applied else self.counters.skipped_in_row + 1,
             targets=self.counters.targets + entry.targets,
+            norm_mean=norm_mean,
+            norm_count=int(norm_count),
         )
         now = time.perf_counter()
         seconds, self._ended = now - self._ended, now
@@ -121,8 +125,12 @@ class Ledger:
         everywhere = [json.loads(ids) for ids in self._group.gather(here) if ids is not None]
         ids = sorted({doc for part in everywhere for doc in part})
         if self._group.rank == 0:
+            norm, usual = float(entry.result.norm), self.counters.norm_mean
+            why = "was not finite"
+            if math.isfinite(norm):
+                why = f"had a norm of {norm:.3g}, a spike over the usual {usual:.3g}"
             self._note(
-                f"Step {entry.step}: the gradient was not finite, the update was skipped. "
+                f"Step {entry.step}: the gradient {why}, the update was skipped. "
                 f"Documents in the batch: {', '.join(map(str, ids))}."
             )
 

@@ -317,6 +317,27 @@ def _begin(client: MlflowClient, run: TrackedRun) -> str:
     return run_id
 
 
+def end_if_running(uri: str, run_id: str) -> bool:
+    """Set a run that is RUNNING to KILLED; whether it was.
+
+    Raises:
+        ConfigError: MLflow cannot be reached there, or does not know the run.
+    """
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        if client.get_run(run_id).info.status != "RUNNING":
+            return False
+        client.set_terminated(run_id, "KILLED")
+    except (MlflowException, OSError) as error:
+        raise ConfigError(
+            f"MLflow at {uri} cannot be used for run {run_id} "
+            f"({str(error).splitlines()[0][:160]}). Start its server and try again."
+        ) from error
+    return True
+
+
 def add_to_run(
     uri: str,
     run_id: str,
