@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.config import RunConfig
 from pipeline.store import Store
+from trainer.checkpoint import checkpoints, step_of
 from trainer.run_folder import RunFolder
 from trainer.settings import check_no_credentials
 
@@ -98,6 +99,8 @@ def track(
         tracker.datasets(_inputs(config, store))
         tracker.text("config.toml", config.to_toml())
         tracker.bytes("tokenizer.model", store.tokenizer().model_bytes)
+    for path in checkpoints(folder.checkpoints):  # what an earlier start could not send
+        tracker.checkpoint(name=path.name, step=step_of(path), uri=str(path))
     return Track(tracker)
 
 

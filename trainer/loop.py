@@ -31,6 +31,7 @@ from trainer.group import Group
 from trainer.ledger import Entry, Ledger
 from trainer.optimizer import learning_rate
 from trainer.plan import TrainPlan
+from trainer.profiler import StepProfiler
 from trainer.run_folder import Attempt, RunFolder
 from trainer.saver import Saver
 from trainer.snapshot import take_snapshot
@@ -44,6 +45,7 @@ from trainer.start import (
     together,
 )
 from trainer.step import Rows, StepPlan, take_step
+from trainer.usage import usage_meter
 
 T = TypeVar("T")
 OpenReader = Callable[[tuple[int, int]], Reader | None]
@@ -135,7 +137,19 @@ class _Rank:
             warn=reporter.note,
         )
         self._consent = Consent(group, reporter)
-        self._ledger = Ledger(group, training.counters, write=self._tell, note=reporter.note)
+        self._ledger = Ledger(
+            group,
+            training.counters,
+            write=self._tell,
+            note=reporter.note,
+            usage=usage_meter(plan, group.device, world_size=group.world_size),
+        )
+        self._profiler = StepProfiler(
+            self._folder.profile,
+            attempt=attempt.number,
+            rank=group.rank,
+            steps=plan.trainer.profile,
+        )
         self._examiner = Examiner(
             plan,
             group,
@@ -215,11 +229,16 @@ class _Rank:
                     waited_s=self._client.waited_s - waited_s,
                 )
             )
+            if self._profiler.step():
+                self._reporter.note(
+                    f"A trace of {plan.trainer.profile} steps is in {self._profiler.file}."
+                )
             self._save_if_due()
 
     def close(self) -> None:
         """Leave no actor, no thread and no half-written file behind."""
         self._client.close()
+        self._profiler.close()
         self._saver.close()
 
     def _await_batch(self) -> tuple[Batch, RowsState, int] | None:

@@ -7,6 +7,7 @@ metrics.jsonl                one line a step, the truth about the run
 checkpoints/                 step_00000100-a0001 ... (checkpoint.py)
 evaluations/                 one file an evaluation; by_minutes.json: where the clock put some
 heartbeat                    touched every few seconds while the run trains; then it is removed
+profile/                     attempt-0001-rank-0.json: a trace, with trainer.profile
 summary.json                 written when the run is done
 """
 
@@ -55,6 +56,7 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.evaluations = self.path / "evaluations"
+        self.profile = self.path / "profile"
         self._attempts = self.path / "attempts"
 
     def create(self) -> None:
