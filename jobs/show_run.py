@@ -18,12 +18,13 @@ def show_run(folder: RunFolder) -> dict[str, Any]:
     config = folder.read_json("config.json") or {}
     facts: dict[str, Any] = {
         "run": str(folder.path),
-        "store": config.get("data", {}).get("store"),
+        "store": _reads(config),
         "steps": steps[-1]["step"] if steps else 0,
         "of": config.get("trainer", {}).get("steps"),
         "train_loss": steps[-1]["train/loss"] if steps else None,
         "skipped_steps": steps[-1]["train/skipped_steps"] if steps else 0,
     }
+    facts |= _shares(config, steps[-1] if steps else {})
     for score in read_scores(folder):
         facts[f"bits_per_byte_memory_{score.memory}"] = score.bits_per_byte
     click.echo(table(facts))
@@ -67,6 +68,25 @@ def show_checkpoint(path: Path) -> dict[str, Any]:
         }
     click.echo(table(facts | {"faults": "; ".join(wrong) or "none"}))
     return facts
+
+
+def _reads(config: dict[str, Any]) -> str | None:
+    """The store of a run, or those of its mixture."""
+    data = config.get("data", {})
+    return ", ".join(one["store"] for one in data.get("mixture", ())) or data.get("store")
+
+
+def _shares(config: dict[str, Any], line: dict[str, Any]) -> dict[str, str]:
+    """Of a mixture, what was dealt of each store so far."""
+    return {
+        f"from {one['store']}": (
+            f"{line[f'data/source_{number}/share']:.2%} of the tokens dealt, "
+            f"{line[f'data/source_{number}/tokens']:,}, in epoch "
+            f"{line[f'data/source_{number}/epoch']}"
+        )
+        for number, one in enumerate(config.get("data", {}).get("mixture", ()))
+        if f"data/source_{number}/share" in line
+    }
 
 
 def _bytes(path: Path) -> int:

@@ -24,12 +24,13 @@ class Noise:
 
     Attributes:
         seed: Of the run.
-        step: Of the run; each step has its own noise.
+        step: Of the run; each step has its own noise. As a tensor, () int64 where the rows are, it
+            gives the same noise, and torch.compile makes one graph for all steps.
         rows: (B,) int64, the rows' numbers in the global batch.
     """
 
     seed: int
-    step: int
+    step: int | Tensor
     rows: Tensor
 
     def dropped(self, site: int, shape: tuple[int, ...], rate: float) -> Tensor:
@@ -72,7 +73,10 @@ def uniform(seed: int, step: int, rows: Tensor) -> Tensor:
     return bits.double() / (1 << 53)
 
 
-def _row_keys(seed: int, step: int, site: int, rows: Tensor) -> Tensor:
+def _row_keys(seed: int, step: int | Tensor, site: int, rows: Tensor) -> Tensor:
+    if isinstance(step, Tensor):  # the same words, by tensors
+        of_step = _mix_((step ^ _signed(_mixed(seed))) + _signed(_GOLDEN))
+        return _mix_(rows * _signed(_GOLDEN) + _mix_((of_step ^ site) + _signed(_GOLDEN)))
     key = _mixed(_mixed(_mixed(seed) ^ (step & _WORD)) ^ (site & _WORD))
     return _mix_(rows * _signed(_GOLDEN) + _signed(key))
 

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files import write_whole
+from pipeline.growing import GrowingStore
 from pipeline.store import Store
 from trainer.average import averaged
 from trainer.best import value_of
+from trainer.board import Reporter
+from trainer.catch_up import whole_store
 from trainer.consent import Consent
 from trainer.counters import Counters, count_evaluation
 from trainer.evaluation import Scores, evaluate
@@ -29,13 +32,14 @@ from trainer.start import Training
 class Examiner:
     """Scores one rank's share of the held-out documents, when all ranks do."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it scores with, each once
         self,
         plan: TrainPlan,
         group: Group,
-        store: Store,
+        store: Store | GrowingStore,
         training: Training,
         *,
+        reporter: Reporter,
         ledger: Ledger,
         consent: Consent,
         tell: Callable[[dict[str, Any]], None],
@@ -44,7 +48,7 @@ class Examiner:
         """Score `training` by `plan`; the counters are those of `ledger`, `tell` takes lines."""
         self._plan, self._group, self._store, self._training = plan, group, store, training
         self._ledger, self._consent, self._tell, self._clock = ledger, consent, tell, clock
-        self._folder = RunFolder(plan.folder)
+        self._reporter, self._folder = reporter, RunFolder(plan.folder)
         self._began = clock() - training.counters.unscored_s
         told = group.from_rank_0(json.dumps(self._folder.steps_by_minutes()))
         self._by_minutes: set[int] = set(json.loads(told))
@@ -71,7 +75,12 @@ class Examiner:
         """Score the held-out documents when it is time; False if told to stop meanwhile."""
         step, plan = self._training.step, self._plan
         final = step >= plan.trainer.steps
-        if not (final or self._is_due(step)) or not len(self._store.doc_ids("validation")):
+        if not (final or self._is_due(step)):
+            return True
+        store = whole_store(self._store, self._group, self._reporter, wait=final)
+        if store is None:
+            return not final  # the held-out documents are still being built, or we are to stop
+        if not len(store.doc_ids("validation")):
             return True
         path = self._folder.evaluation(step)
         lengths = self._lengths(final=final)
@@ -83,7 +92,7 @@ class Examiner:
             self._ledger.flush()
             scores: list[Scores] = []
             for length in lengths:
-                found = self._evaluate(rows=rows, segment=segment, memory=length)
+                found = self._evaluate(store, rows=rows, segment=segment, memory=length)
                 if found is None:
                     return False
                 scores.append(found)
@@ -142,7 +151,7 @@ class Examiner:
         saved = json.loads(path.read_text(encoding="utf-8"))
         return settings <= {(one["rows"], one["segment"], one["memory"]) for one in saved}
 
-    def _evaluate(self, *, rows: int, segment: int, memory: int) -> Scores | None:
+    def _evaluate(self, store: Store, *, rows: int, segment: int, memory: int) -> Scores | None:
         """Scores with one memory length; None if somebody wants to stop."""
         training, consent = self._training, self._consent
 
@@ -150,7 +159,7 @@ class Examiner:
             with averaged(training.model, training.average):
                 return evaluate(
                     training.model,
-                    self._store,
+                    store,
                     self._group,
                     step=training.step,
                     rows=rows,

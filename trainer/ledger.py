@@ -116,6 +116,7 @@ class Ledger:
                     "data/document_starts": int(starts),
                     "data/duplicate_rows": _duplicates(entry.rows),
                     **self._usage(seconds),
+                    **_by_source(entry.rows),
                 }
             )
 
@@ -145,3 +146,16 @@ def _starts(entry: Entry, group: Group) -> Tensor:
 
 def _duplicates(rows: RowsState) -> int:
     return len(rows.doc_id) - len(np.unique(rows.doc_id))
+
+
+def _by_source(rows: RowsState) -> dict[str, float]:
+    """Of a mixture: tokens dealt of each store, the epoch it is in, its share of all tokens."""
+    if len(rows.sources) == 1:
+        return {}
+    total = sum(source.tokens_dealt for source in rows.sources)
+    told: dict[str, float] = {}
+    for number, source in enumerate(rows.sources):
+        told[f"data/source_{number}/tokens"] = source.tokens_dealt
+        told[f"data/source_{number}/epoch"] = source.epoch
+        told[f"data/source_{number}/share"] = source.tokens_dealt / total
+    return told

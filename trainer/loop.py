@@ -10,22 +10,26 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from pipeline.batch import Batch
 from pipeline.client import Reader, RowClient
+from pipeline.growing import GrowingStore
+from pipeline.growing_server import serve
 from pipeline.layout import check_shares, rows_of_rank
 from pipeline.rows_state import RowsState
-from pipeline.server import RowServer
 from pipeline.store import Store
+from trainer.anchors import anchor_is_due, keep_anchor
 from trainer.average import move_average
 from trainer.best import value_of
 from trainer.board import Reporter, Verdict
+from trainer.catch_up import catch_up
 from trainer.checkpoint import STATE_VERSION, checkpoint_name
 from trainer.consent import Consent
 from trainer.counters import SKIPS_IN_ROW
+from trainer.documents import open_store, parts_of
 from trainer.examiner import Examiner
 from trainer.group import Group
 from trainer.ledger import Entry, Ledger
@@ -39,7 +43,6 @@ from trainer.start import (
     DoomedError,
     Training,
     begin_attempt,
-    open_store,
     restore,
     settle_buckets,
     together,
@@ -47,7 +50,6 @@ from trainer.start import (
 from trainer.step import Rows, StepPlan, take_step
 from trainer.usage import usage_meter
 
-T = TypeVar("T")
 OpenReader = Callable[[tuple[int, int]], Reader | None]
 WAIT_S = 0.05
 
@@ -79,6 +81,8 @@ def train(
         store = together(group, lambda: open_store(plan))
         mine = together(group, lambda: share_of_rows(plan, group))
         attempt, checkpoint = begin_attempt(plan, group, reporter)
+        if not catch_up(store, checkpoint, group, reporter):
+            return Verdict(status="stopped", reason=reporter.stop_reason(), step=attempt.start_step)
         torch.set_num_threads(attempt.threads)
         if plan.trainer.deterministic:
             torch.use_deterministic_algorithms(mode=True)
@@ -117,7 +121,7 @@ class _Rank:
         plan: TrainPlan,
         group: Group,
         reporter: Reporter,
-        store: Store,
+        store: Store | GrowingStore,
         training: Training,
         attempt: Attempt,
         mine: tuple[int, int],
@@ -127,8 +131,9 @@ class _Rank:
         self._plan, self._group, self._reporter = plan, group, reporter
         self._store, self._training, self._attempt, self._mine = store, training, attempt, mine
         self._folder = RunFolder(plan.folder)
-        self._saved = self._told = training.step if attempt.resumed_from else -1
-        self._server = RowServer(store, plan.layout)
+        goes_on = attempt.resumed_from and not training.resharded
+        self._saved = self._told = training.step if goes_on else -1
+        self._server = serve(store, plan.layout)
         self._client = RowClient(
             self._server,
             reader=reader,
@@ -155,6 +160,7 @@ class _Rank:
             group,
             store,
             training,
+            reporter=reporter,
             ledger=self._ledger,
             consent=self._consent,
             tell=self._tell,
@@ -187,6 +193,9 @@ class _Rank:
         """Step until the run is done or somebody wants to stop."""
         training, plan = self._training, self._plan
         self._tell_start()
+        self._consent.guard(self._keep_anchor)
+        if training.resharded:
+            self._save_and_wait()  # the next attempt goes on with the new rows
         settle_buckets(training, self._steps, shape=(len(self._numbers), plan.layout.segment))
         self._ledger.restart_clock()
         while True:
@@ -233,6 +242,8 @@ class _Rank:
                 self._reporter.note(
                     f"A trace of {plan.trainer.profile} steps is in {self._profiler.file}."
                 )
+            if anchor_is_due(training.step):
+                self._consent.guard(self._keep_anchor)
             self._save_if_due()
 
     def close(self) -> None:
@@ -240,6 +251,12 @@ class _Rank:
         self._client.close()
         self._profiler.close()
         self._saver.close()
+
+    def _keep_anchor(self) -> None:
+        """Rank 0: write down where the rows stand, for whoever looks at this step again."""
+        if self._group.rank == 0:
+            self._folder.check_lease(self._attempt.number)
+            keep_anchor(self._folder, self._plan, self._training.rows)
 
     def _await_batch(self) -> tuple[Batch, RowsState, int] | None:
         """The next batch, once all ranks have theirs, and their targets together; None to stop."""
@@ -319,6 +336,7 @@ class _Rank:
     def _state(self) -> Callable[[], dict[str, Any]]:
         """What a resume must know beside the tensors; worked out by the saving thread."""
         rows, plan, server = self._training.rows, self._plan, self._server
+        store = self._store
         now = {
             "version": STATE_VERSION,
             "step": self._training.step,
@@ -335,7 +353,8 @@ class _Rank:
             now
             | {
                 "rows": rows.to_json(),
-                "next_batch": server.digest_of_next(rows),
+                "next_batch": server.digest_of_next(rows),  # first: the parts it needs are counted
+                **parts_of(store),
             }
         )
 
@@ -395,6 +414,8 @@ class _Rank:
             f"{attempt.threads} threads on {self._group.device.type}, {weights:,} weights, "
             f"attention {model.backend}, precision {self._plan.trainer.precision}."
         )
+        if self._training.resharded:
+            self._reporter.note(self._training.resharded)
         if self._training.inexact:
             self._reporter.note(
                 f"Losses will agree with those before up to the order of float sums, not bit for "

@@ -162,7 +162,7 @@ def _by_bucket(score: Scores) -> dict[int, float]:
 
 
 def _middle(bucket: int) -> float:
-    """The middle, by ratio, of the offsets in a bucket of evaluation.bucket_of_offset."""
+    """The middle, by ratio, of the offsets in a bucket of sums.bucket_of_offset."""
     return 0.0 if bucket == 0 else 2.0 ** (bucket - 0.5)
 
 

@@ -6,6 +6,7 @@ attempts/0001.json ...       one a start of the workers: from which step, with h
 metrics.jsonl                one line a step, the truth about the run
 checkpoints/                 step_00000100-a0001 ... (checkpoint.py)
 evaluations/                 one file an evaluation; by_minutes.json: where the clock put some
+anchors/                     states of the rows along the way (anchors.py)
 heartbeat                    touched every few seconds while the run trains; then it is removed
 profile/                     attempt-0001-rank-0.json: a trace, with trainer.profile
 summary.json                 written when the run is done
@@ -13,6 +14,7 @@ summary.json                 written when the run is done
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -24,6 +26,7 @@ from pipeline.errors import DataError
 from pipeline.files import write_whole
 from trainer.errors import ConfigError, OvertakenError
 
+_OF_A_STEP = re.compile(r"(?:memory_|context_)?step_(\d+)(?:_[LM]\d+)?\.(?:json|png)$")
 HEARTBEAT, BY_MINUTES = "heartbeat", "by_minutes.json"
 
 
@@ -57,6 +60,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.evaluations = self.path / "evaluations"
         self.profile = self.path / "profile"
+        self.anchors = self.path / "anchors"
         self._attempts = self.path / "attempts"
 
     def create(self) -> None:
@@ -202,11 +206,15 @@ class RunFolder:
         return path
 
     def cut(self, step: int) -> None:
-        """Drop lines and evaluations past `step`: lost with the workers, they will come again."""
+        """Drop lines, evaluations and anchors past `step`: lost, they will come again.
+
+        What `longrow evaluate` wrote of such a step goes too: the weights it scored are no more.
+        """
         kept = [json.dumps(line) + "\n" for line in self.lines() if line["step"] <= step]
         write_whole(str(self.metrics), "".join(kept).encode())
-        for path in self.evaluations.glob("step_*.json"):
-            if int(path.stem.removeprefix("step_")) > step:
+        for path in (*self.evaluations.glob("*"), *self.anchors.glob("step_*.json")):
+            named = _OF_A_STEP.match(path.name)
+            if named and int(named[1]) > step:
                 path.unlink()
 
     def drop_evaluation(self, step: int) -> None:

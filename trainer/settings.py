@@ -224,6 +224,7 @@ class ClusterSettings:
         retries: Under `ray`: deaths of workers with no checkpoint between, before giving up.
         hang_timeout_s: Seconds without a step before `ray` ends the workers and starts them again;
             under `local`, before a rank gives up on the others.
+        start_timeout_s: Under `local`: seconds that a rank waits for the others to come.
     """
 
     launcher: Literal["ray", "local"] = "ray"
@@ -233,11 +234,11 @@ class ClusterSettings:
     gpus: Literal["auto", "yes", "no"] = "auto"
     retries: int = 3
     hang_timeout_s: float = 300.0
+    start_timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
         _require(self.workers > 0, f"cluster.workers = {self.workers} must be above 0.")
         _require(self.retries >= 0, f"cluster.retries = {self.retries} must not be negative.")
-        _require(
-            self.hang_timeout_s > 0,
-            f"cluster.hang_timeout_s = {self.hang_timeout_s} must be above 0.",
-        )
+        for name in ("hang_timeout_s", "start_timeout_s"):
+            value = getattr(self, name)
+            _require(value > 0, f"cluster.{name} = {value} must be above 0.")

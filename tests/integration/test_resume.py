@@ -238,13 +238,12 @@ def _rewrite(checkpoint: Path, name: str, data: bytes) -> None:
 class Ranks:
     """`longrow train` as several processes, in the environment that torchrun gives them."""
 
-    def __init__(self, folder: Path, store: Path) -> None:
+    def __init__(self, folder: Path, store: Path, *, dropout: float = 0.1) -> None:
         folder.mkdir(parents=True)
         self.folder = folder / "runs" / "run"
         self._config = folder / "run.toml"
-        self._config.write_text(
-            (TOML + REST).format(folder=folder / "runs", store=store, steps=LONG)
-        )
+        text = (TOML + REST).format(folder=folder / "runs", store=store, steps=LONG)
+        self._config.write_text(text.replace("dropout = 0.1", f"dropout = {dropout}"))
 
     def train(self, world_size: int) -> None:
         """Train to the end."""
