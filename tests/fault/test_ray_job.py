@@ -75,7 +75,7 @@ def test_ray_job_stop_saves_the_last_step_and_the_job_goes_on_when_it_is_submitt
         box.wait_for(lambda: len(box.steps()) >= 30)
         assert cluster.job("stop", "a").returncode == 0
         last = box.steps()[-1][0]
-        assert "STOPPED" in cluster.job("status", "a").stdout
+        assert "was stopped" in cluster.job("status", "a").stdout
         said = cluster.job("logs", "a").stdout
         assert f"Stopped after step {last} (SIGTERM was received)" in said
         newest = max(box.folder.checkpoints.iterdir())
@@ -83,7 +83,7 @@ def test_ray_job_stop_saves_the_last_step_and_the_job_goes_on_when_it_is_submitt
         assert _status(box) == "KILLED"
         told = cluster.job("submit", *words, "b", *entry, f"trainer.steps={last + 5}")
         assert told.returncode == 0, told.stderr
-        box.wait_for(lambda: "SUCCEEDED" in cluster.job("status", "b").stdout)
+        box.wait_for(lambda: "succeeded" in cluster.job("status", "b").stdout)
         assert [step for step, _ in box.steps()] == list(range(1, last + 6))
         assert box.folder.attempts()[-1].start_step == last
         assert _status(box) == "FINISHED"
