@@ -196,7 +196,8 @@ class _Fit:
                 continue
             on_news(news)
             if news.verdict is not None and verdict is None:
-                verdict, ends = news.verdict, time.monotonic() + ENDING_S
+                verdict = news.verdict
+                ends = time.monotonic() + min(ENDING_S, self._plan.cluster.hang_timeout_s)
             if verdict is not None:
                 if time.monotonic() > ends:  # the controller hangs: what it would say is known
                     self.clear_away()
