@@ -9,6 +9,7 @@ from jobs.find import config_of
 from pipeline.anchors import Anchor, at, first_anchor
 from pipeline.batch import Batch, digest
 from pipeline.lengths import mixed
+from pipeline.mixture import Mixture
 from pipeline.server import RowServer
 from pipeline.store import Store
 from trainer.anchors import nearest_anchor
@@ -102,6 +103,7 @@ def _line(folder: RunFolder, step: int) -> dict[str, Any]:
 def _pieces(store: Store, batch: Batch, row: int) -> Any:
     """The stretches of documents that a row read, in order, with their texts."""
     tokenizer = store.tokenizer()
+    stores = store.stores if isinstance(store, Mixture) else ()
     segment = batch.tokens.shape[1]
     column = 0
     while column < segment:
@@ -119,6 +121,7 @@ def _pieces(store: Store, batch: Batch, row: int) -> Any:
             source, record = store.origin(doc_id)
             told |= {
                 "document": doc_id,
+                "store": stores[store.number_of(doc_id)].url if stores else store.url,
                 "id": store.uid(doc_id),
                 "source": source,
                 "record": record,
