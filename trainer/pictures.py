@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
+from matplotlib.ticker import MaxNLocator
 
 from trainer.context import ContextPoint, EffectiveContext
 from trainer.evaluation import Scores
@@ -68,7 +69,7 @@ def memory_sweep(scores: Sequence[Scores], path: Path, *, title: str) -> None:
     """
     figure, axes = _beside_offsets(scores)
     _dress(axes, title, x="memory (states a layer)", y="bits per byte, held-out documents")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     ordered = sorted(scores, key=lambda score: score.memory)
     x, y = [score.memory for score in ordered], [score.bits_per_byte for score in ordered]
     axes.plot(x, y, "o-", color=COLORS[0])

@@ -23,8 +23,10 @@ def _afresh() -> Iterator[None]:
 
 def compare(backend: str, *, noisy: bool, rows: int, segment: int, memory: int, seed: int) -> None:
     """Read four segments, resets among them, both ways; compare what each segment gives."""
-    rates = {"dropout": 0.2, "attention_dropout": 0.2} if noisy else {}
-    model = small_model(pre_norm=noisy, cutoffs=(5, 12), div_val=2, **rates)
+    rate = 0.2 if noisy else 0.0
+    model = small_model(
+        pre_norm=noisy, cutoffs=(5, 12), div_val=2, dropout=rate, attention_dropout=rate
+    )
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     draw = torch.Generator().manual_seed(seed)
     one = two = random_memory(model, rows, memory)
