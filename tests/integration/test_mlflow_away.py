@@ -14,7 +14,7 @@ from werkzeug.serving import BaseWSGIServer, make_server
 
 from trainer.tracking import TrackedRun, Tracker
 
-Answer = Callable[[str, list[tuple[str, str]]], Any]
+Answer = Callable[..., Any]  # WSGI's start_response
 TROUBLES = ["away", "403", "500", "503", "hangs"]
 
 

@@ -63,7 +63,7 @@ def test_a_trace_holds_the_steps_that_were_asked_for(tmp_path: Path) -> None:
     profiler = StepProfiler(tmp_path / "profile", attempt=2, rank=0, steps=2)
     written = []
     for _ in range(AFTER + 4):
-        torch.ones(8, 8) @ torch.ones(8, 8)
+        torch.mm(torch.ones(8, 8), torch.ones(8, 8))
         written.append(profiler.step())
     assert written.index(True) == AFTER + 1
     assert written.count(True) == 1
