@@ -11,6 +11,8 @@ from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
 
 from trainer.errors import ConfigError
 
+TURNED_AWAY = (401, 403)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
@@ -20,11 +22,13 @@ class Seen:
         version: Of Ray; empty where it was not said.
         nodes: Alive; 0 where only the dashboard was asked.
         resources: Of all nodes together.
+        open_to_all: Whether it answered us without a token too; None where that was not tried.
     """
 
     version: str = ""
     nodes: int = 0
     resources: dict[str, float]
+    open_to_all: bool | None = None
 
     def in_words(self) -> str:
         """For a person."""
@@ -58,17 +62,34 @@ def look(address: str, *, timeout_s: float) -> Seen:
 
 def _dashboard(address: str, timeout_s: float) -> Seen:
     token = os.environ.get("RAY_AUTH_TOKEN", "")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(f"{address}/api/version", headers=headers)  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
-            return Seen(version=json.loads(answer.read())["ray_version"], resources={})
+        told = _get(f"{address}/api/version", token, timeout_s)
+        return Seen(
+            version=json.loads(told)["ray_version"],
+            resources={},
+            open_to_all=_is_open(f"{address}/api/jobs/", timeout_s),
+        )
     except urllib.error.HTTPError as error:
-        if error.code in (401, 403):
+        if error.code in TURNED_AWAY:
             raise ConfigError(f"it answers {error.code}: our token is not its token") from error
         raise ConfigError(f"it answers {error.code}") from error
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"what answers there is no dashboard of Ray ({error})") from error
+
+
+def _is_open(url: str, timeout_s: float) -> bool:
+    try:
+        _get(url, "", timeout_s)
+    except urllib.error.HTTPError as error:
+        return error.code not in TURNED_AWAY
+    return True
+
+
+def _get(url: str, token: str, timeout_s: float) -> bytes:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
+        return answer.read()
 
 
 def _nodes(address: str, timeout_s: float) -> Seen:
@@ -76,7 +97,7 @@ def _nodes(address: str, timeout_s: float) -> Seen:
         nodes = GcsClient(address=address).get_all_node_info(timeout=timeout_s)
     except Exception as error:  # Ray's own errors have no base but this
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"it does not let us in ({first[:200]})") from error
+        raise ConfigError(f"it does not let us in ({first.partition('. ')[0][:200]})") from error
     alive = [node for node in nodes.values() if node.state == 0]
     resources: dict[str, float] = {}
     for node in alive:

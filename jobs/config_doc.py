@@ -1,7 +1,7 @@
 """`python -m jobs.config_doc`: write docs/config.md from the config classes, key by key.
 
-Name, type and default are the field's; the sentence is that of the class's docstring; what it
-must be is in the words of the class itself, which is asked with values that it may refuse. A key without a
+Name, type and default are the field's; the sentence is that of the class's docstring; what a value
+must be is said by the class itself, which is asked with values that it may refuse. A key without a
 sentence is an error: nobody would know what it is.
 """
 
@@ -32,9 +32,9 @@ PROBES: dict[Any, tuple[Any, ...]] = {
 }
 HEAD = """# Every key of a run's config
 
-Written by `python -m jobs.config_doc` from the config classes; a test holds it current. A run's TOML
-file names what differs from the defaults; `--set section.key=value` goes over it, and so does the
-environment variable `{prefix}SECTION__KEY`. An unknown key is refused with the nearest known one.
+Written by `python -m jobs.config_doc` from the config classes; a test holds it current. A run's
+TOML file names what differs from the defaults; the environment variable `{prefix}SECTION__KEY` goes
+over it, `--set section.key=value` over both. An unknown key is refused with the nearest known one.
 """
 
 

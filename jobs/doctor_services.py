@@ -43,7 +43,8 @@ def ray_cluster(address: str, environment: Mapping[str, str]) -> list[Finding]:
             found=f"{address} runs Ray {seen.version}, here is {version('ray')}",
             do="Install the cluster's version here, or ours there: Ray wants them equal.",
         )
-    if environment.get("RAY_AUTH_MODE") == "token":
+    asks = environment.get("RAY_AUTH_MODE") == "token"
+    if asks if seen.open_to_all is None else not seen.open_to_all:
         return [*findings, Finding(name="ray token", state="ok", found="asked for, and taken")]
     return [
         *findings,
@@ -107,7 +108,7 @@ def _ask(uri: str, environment: Mapping[str, str]) -> list[Finding]:
     findings = [Finding(name="mlflow", state="ok", found=f"{uri} lets us in")]
     if date:
         ahead = parsedate_to_datetime(date).timestamp() - time.time()
-        findings.append(clock_finding("clock of mlflow", ahead))
+        findings.append(clock_finding("mlflow clock", uri, ahead))
     return findings
 
 

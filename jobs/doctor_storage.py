@@ -42,29 +42,33 @@ def storage(url: str, *, need: int) -> list[Finding]:
     found = f"{url}: written, replaced, listed, read, removed"
     return [
         Finding(name=name, state="ok", found=found),
-        _space(f"space of {url}", place, need),
-        clock_finding(f"clock of {url}", clock),
+        _space("space", place, need),
+        clock_finding("clock", url, clock),
     ]
 
 
 def scratch(*, need: int) -> Finding:
     """Space in the system's temp folder, where Ray spills and logs."""
-    return _space("space for temp", Path(tempfile.gettempdir()), need)
+    return _space("temp space", Path(tempfile.gettempdir()), need)
 
 
-def clock_finding(name: str, ahead_s: float) -> Finding:
+def clock_finding(name: str, whose: str, ahead_s: float) -> Finding:
     """What to say of a clock that is `ahead_s` seconds before ours."""
     if abs(ahead_s) <= CLOCK_S:
-        return Finding(name=name, state="ok", found=f"within {CLOCK_S:.0f} s of ours")
+        return Finding(name=name, state="ok", found=f"{whose} is within {CLOCK_S:.0f} s of ours")
     return Finding(
         name=name,
         state="wrong",
-        found=f"{abs(ahead_s):,.0f} s {'ahead of' if ahead_s > 0 else 'behind'} ours",
+        found=f"{whose} is {abs(ahead_s):,.0f} s {'ahead of' if ahead_s > 0 else 'behind'} ours",
         do="Set both clocks by NTP (timedatectl set-ntp true): heartbeats of runs compare them.",
     )
 
 
 def _remote(url: str) -> Finding:
+    system, path = filesystem(url)
+    bucket = path.partition("/")[0]
+    if bucket and not system.exists(bucket):  # else writing there would make one
+        raise DataError(f"there is no {bucket}")
     _round(join(url, f".longrow-doctor-{uuid.uuid4().hex[:12]}"))
     return Finding(
         name="storage", state="ok", found=f"{url}: written, replaced, listed, read, removed"

@@ -6,6 +6,7 @@ Nothing is written, no folder is made, no MLflow and no Ray is asked.
 import resource
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     Raises:
         As `drive`.
     """
+    # No cache either: what lies elsewhere is read into memory.
+    config = replace(config, data=replace(config.data, cache=""))
     store = open_checked(config)
     plan = plan_of(config, folder_of(config), store)
     workers = world_size(config)

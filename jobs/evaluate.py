@@ -36,7 +36,11 @@ def _lengths(_context: click.Context, _option: click.Parameter, text: str) -> tu
 @click.option("--block", type=FROM_1, default=16, help="With --context: targets of a block. 16")
 @click.option("--rows", type=FROM_0, default=0, help="Rows read at once; 0 takes training's.")
 @click.option("--segment", type=FROM_0, default=0, help="Tokens read at a time; 0 as training.")
-@click.option("--clamp", type=FROM_0, help="Distances above it count as it; 0 never clamps.")
+@click.option(
+    "--clamp",
+    type=click.IntRange(min=0, max=1 << 53),
+    help="Distances above it count as it; 0 never clamps.",
+)
 @click.option("--same-length", is_flag=True, help="A query sees as many keys as the memory has.")
 @click.option("--store", default="", help="Other documents of the model's tokenizer.")
 @click.option("--workers", type=FROM_0, default=0, help="Share the rows; 0: one a GPU, else one.")

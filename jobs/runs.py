@@ -1,6 +1,5 @@
 """`longrow runs`: what runs there are, and an end in MLflow for those that died without one."""
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.entry import Job, Outcome, run
+from jobs.entry import Exit, Job, Outcome, run
 
 if TYPE_CHECKING:
     from trainer.run_folder import RunFolder
@@ -23,7 +22,7 @@ class Seen:
         step: Steps done.
         of: Steps it was to take.
         attempts: Starts of its workers.
-        status: "running", "done", or "stopped", be it by somebody or by a death.
+        status: "running", "done", "damaged", or "stopped", be it by somebody or by a death.
     """
 
     name: str
@@ -66,37 +65,45 @@ def command(action: str, folder: Path, silent_s: float) -> Outcome:
                 f"attempts {one.attempts}"
             )
         return Outcome(facts={"runs": [asdict(one) for one in seen]})
-    reaped = [
-        one.path.name
-        for one, told in zip(found, seen, strict=True)
-        if told.status != "running" and _reap(one.path)
-    ]
-    for name in reaped:
-        click.echo(f"{name} was RUNNING in MLflow and showed no life: it is KILLED now.")
-    return Outcome(facts={"reaped": reaped})
+    reaped: list[str] = []
+    failed: list[str] = []
+    for one, told in zip(found, seen, strict=True):
+        try:
+            if told.status != "running" and _reap(one.path):
+                reaped.append(told.name)
+                click.echo(f"{told.name} was RUNNING in MLflow without life: it is KILLED now.")
+        except ValueError as error:  # one record that is away must not keep the others waiting
+            failed.append(told.name)
+            click.echo(f"{told.name}: {error}", err=True)
+    code = Exit.FAILED if failed else Exit.DONE
+    return Outcome(facts={"reaped": reaped, "failed": failed}, code=code)
 
 
 def look(folder: "RunFolder", *, now: float, silent_s: float) -> Seen:
     """Look at a run; `now` in seconds since 1970, as the files of its folder have it."""
-    config = folder.read_json("config.json") or {}
-    of = config["trainer"]["steps"]
-    step = max((line["step"] for line in folder.lines() if line["kind"] == "step"), default=0)
     beat = folder.last_beat()
     alive = beat is not None and now - beat <= silent_s
+    try:
+        of = int((folder.read_json("config.json") or {})["trainer"]["steps"])
+        step = max((line["step"] for line in folder.lines() if line["kind"] == "step"), default=0)
+        attempts = len(folder.attempts())
+    except (ValueError, KeyError, TypeError):  # `longrow show` says what is wrong with it
+        return Seen(name=folder.path.name, step=0, of=0, attempts=0, status="damaged")
     return Seen(
         name=folder.path.name,
         step=step,
         of=of,
-        attempts=len(folder.attempts()),
+        attempts=attempts,
         status="running" if alive else "done" if step >= of else "stopped",
     )
 
 
 def _reap(path: Path) -> bool:
-    file = path / "mlflow.json"
-    if not file.is_file():
+    from trainer.run_folder import RunFolder
+
+    known = RunFolder(path).read_json("mlflow.json")
+    if known is None:
         return False
-    known = json.loads(file.read_text(encoding="utf-8"))
     from trainer.tracking import end_if_running
 
     return end_if_running(known["uri"], known["run_id"])

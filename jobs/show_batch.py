@@ -103,7 +103,6 @@ def _line(folder: RunFolder, step: int) -> dict[str, Any]:
 def _pieces(store: Store, batch: Batch, row: int) -> Any:
     """The stretches of documents that a row read, in order, with their texts."""
     tokenizer = store.tokenizer()
-    stores = store.stores if isinstance(store, Mixture) else ()
     segment = batch.tokens.shape[1]
     column = 0
     while column < segment:
@@ -121,7 +120,7 @@ def _pieces(store: Store, batch: Batch, row: int) -> Any:
             source, record = store.origin(doc_id)
             told |= {
                 "document": doc_id,
-                "store": stores[store.number_of(doc_id)].url if stores else store.url,
+                "store": _store_of(store, doc_id),
                 "id": store.uid(doc_id),
                 "source": source,
                 "record": record,
@@ -133,6 +132,13 @@ def _pieces(store: Store, batch: Batch, row: int) -> Any:
             }
         yield told
         column = end
+
+
+def _store_of(store: Store, doc_id: int) -> str:
+    """URL of the store that holds a document, of a mixture or alone."""
+    if isinstance(store, Mixture):
+        return store.stores[store.number_of(doc_id)].url
+    return store.url
 
 
 def _in_words(piece: dict[str, Any]) -> str:

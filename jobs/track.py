@@ -9,6 +9,7 @@ from jobs.config import RunConfig
 from pipeline.growing import GrowingStore
 from pipeline.mixture import Mixture
 from pipeline.store import Store
+from trainer.checkpoint import checkpoints, step_of
 from trainer.run_folder import RunFolder
 from trainer.settings import check_no_credentials
 
@@ -100,6 +101,8 @@ def track(
         tracker.datasets(_inputs(store))
         tracker.text("config.toml", config.to_toml())
         tracker.bytes("tokenizer.model", store.tokenizer().model_bytes)
+    for path in checkpoints(folder.checkpoints):  # what an earlier start could not send
+        tracker.checkpoint(name=path.name, step=step_of(path), uri=str(path))
     return Track(tracker)
 
 

@@ -22,8 +22,8 @@ def check_memory(config: ModelConfig, memory: Memory) -> None:
 def check_segment(config: ModelConfig, tokens: Tensor, offset: Tensor, *, rows: int) -> None:
     """Refuse a segment that does not fit.
 
-    Values are looked at on a CPU only: elsewhere a look would make the host wait. Nor are they
-    under torch.compile, whose graph a look would break.
+    Values are looked at on a CPU only: elsewhere a look would make the host wait, and under
+    torch.compile it would break the graph.
     """
     if tokens.ndim != 2 or tokens.shape != offset.shape or tokens.shape[0] != rows:
         raise ModelError(

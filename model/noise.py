@@ -50,7 +50,7 @@ class Noise:
         words = -(-count // 4)  # four decisions to a word
         rows = _row_keys(self.seed, self.step, site, self.rows)  # (B,)
         counter = torch.arange(words, device=rows.device) * _signed(_GOLDEN)
-        bits = _mix_(rows[:, None] + counter).view(torch.int16)  # (B, 4 * words)
+        bits = _quarters(_mix_(rows[:, None] + counter))  # (B, 4 * words)
         lost = bits < round(rate * _LEVELS) - _LEVELS // 2
         return lost[:, :count].view(shape)
 
@@ -71,6 +71,15 @@ def uniform(seed: int, step: int, rows: Tensor) -> Tensor:
     """Draw one number in [0, 1) for each row (B,) at a step: float64."""
     bits = torch.bitwise_right_shift(_row_keys(seed, step, -1, rows), 11) & (_WORD >> 11)
     return bits.double() / (1 << 53)
+
+
+def _quarters(words: Tensor) -> Tensor:
+    """Cut int64 words (B, W) into int16, (B, 4 * W), the lowest quarter first."""
+    if torch.compiler.is_compiling():  # torch 2.13's CPU code corrupts the heap at such a view
+        left = torch.bitwise_left_shift
+        quarters = [torch.bitwise_right_shift(left(words, 48 - 16 * q), 48) for q in range(4)]
+        return torch.stack(quarters, dim=2).flatten(1)
+    return words.view(torch.int16)
 
 
 def _row_keys(seed: int, step: int | Tensor, site: int, rows: Tensor) -> Tensor:

@@ -4,6 +4,11 @@ Blocks come from a reader, usually an actor. While it starts, and when it dies o
 deadline, the client reads the same rows in its own process from the state it holds; so the stream
 is the same byte for byte, whatever happens to the reader. Where documents are still being built, it
 waits for these and not for the reader.
+
+One call is in flight. A reader works on one block at a time and, while it travels, already on the
+one that follows (ReadAhead), so a second call would wait behind the first; what it could win is the
+travel of a block, 1-2 ms in 16 steps. Two blocks in hand are what makes up for a slow answer: an
+answer may take as long as two blocks of steps before a step waits (tests/property/test_client.py).
 """
 
 import time

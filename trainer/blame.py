@@ -25,11 +25,16 @@ def is_collateral(error: BaseException) -> bool:
     )
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocator had no memory left."""
+    kinds = {cls.__name__ for cls in type(error).__mro__}
+    return bool(kinds & set(NO_MEMORY_KINDS)) or NO_MEMORY.search(str(error)) is not None
+
+
 def tell(rank: int, error: BaseException) -> str:
     """What a rank died of, in a sentence for a person."""
     what = f"Rank {rank}: {type(error).__name__}: {first_line(error)}"
-    kinds = {cls.__name__ for cls in type(error).__mro__}
-    if kinds & set(NO_MEMORY_KINDS) or NO_MEMORY.search(str(error)):
+    if is_out_of_memory(error):
         return (
             f"Rank {rank} ran out of memory: take fewer rows, a shorter segment or memory, or a "
             f"larger trainer.accumulation. {what}"

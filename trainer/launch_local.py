@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from trainer.blame import is_out_of_memory, tell
 from trainer.board import Board, LocalReporter, News, Verdict
 from trainer.endings import ended_before_it_began
 from trainer.group import Group
@@ -31,7 +32,8 @@ def launch_local(
             while it still waits for other ranks to come.
 
     Raises:
-        Exception: What ended the training, unless it was decided on.
+        MemoryError: There was not enough of it.
+        Exception: What else ended the training, unless it was decided on.
     """
     board = Board()
     box: list[Verdict] = []
@@ -54,6 +56,8 @@ def launch_local(
                 return ended_before_it_began(plan, reason)
         on_news(board.drain())
     on_news(board.drain())
+    if errors and is_out_of_memory(errors[0]):
+        raise MemoryError(tell(int(os.environ.get("RANK", "0")), errors[0])) from errors[0]
     if errors:
         raise errors[0]
     return box[0]

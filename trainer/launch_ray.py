@@ -18,6 +18,7 @@ import ray
 import ray.train
 import ray.train.torch
 import torch
+from ray.exceptions import RayActorError
 from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.util import get_current_placement_group, remove_placement_group
 
@@ -107,8 +108,9 @@ class _Mourn(ray.train.UserCallback):
         worker_exceptions: dict[int, Exception],
     ) -> None:
         for rank, error in worker_exceptions.items():
-            if "ActorDiedError" in repr(error):
-                self._board.lost.remote(tell_death(rank, str(error)))
+            failure = getattr(error, "health_check_failure", error)
+            if isinstance(failure, RayActorError):
+                self._board.lost.remote(tell_death(rank, str(failure)))
 
 
 def launch_ray(
@@ -201,7 +203,8 @@ class _Fit:
                 continue
             on_news(news)
             if news.verdict is not None and verdict is None:
-                verdict, ends = news.verdict, time.monotonic() + ENDING_S
+                verdict = news.verdict
+                ends = time.monotonic() + min(ENDING_S, self._plan.cluster.hang_timeout_s)
             if verdict is not None:
                 if time.monotonic() > ends:  # the controller hangs: what it would say is known
                     self.clear_away()

@@ -56,12 +56,15 @@ class Ledger:
         *,
         write: Callable[[dict[str, Any]], None],
         note: Callable[[str], None],
+        usage: Callable[[float], dict[str, float]],
     ) -> None:
+        """Begin with `counters`; `usage` tells of a step's seconds what the step took."""
         self.counters = counters
         self.last_skipped = 0
         self._group = group
         self._write = write
         self._note = note
+        self._usage = usage
         self._pending: tuple[Entry, Tensor] | None = None
         self._ended = time.perf_counter()
 
@@ -112,6 +115,7 @@ class Ledger:
                     "data/epoch": int(entry.rows.epoch.max()),
                     "data/document_starts": int(starts),
                     "data/duplicate_rows": _duplicates(entry.rows),
+                    **self._usage(seconds),
                     **_by_source(entry.rows),
                 }
             )

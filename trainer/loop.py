@@ -35,6 +35,7 @@ from trainer.group import Group
 from trainer.ledger import Entry, Ledger
 from trainer.optimizer import learning_rate
 from trainer.plan import TrainPlan
+from trainer.profiler import StepProfiler
 from trainer.run_folder import Attempt, RunFolder
 from trainer.saver import Saver
 from trainer.snapshot import take_snapshot
@@ -47,6 +48,7 @@ from trainer.start import (
     together,
 )
 from trainer.step import Rows, StepPlan, take_step
+from trainer.usage import usage_meter
 
 OpenReader = Callable[[tuple[int, int]], Reader | None]
 WAIT_S = 0.05
@@ -140,7 +142,19 @@ class _Rank:
             warn=reporter.note,
         )
         self._consent = Consent(group, reporter)
-        self._ledger = Ledger(group, training.counters, write=self._tell, note=reporter.note)
+        self._ledger = Ledger(
+            group,
+            training.counters,
+            write=self._tell,
+            note=reporter.note,
+            usage=usage_meter(plan, group.device, world_size=group.world_size),
+        )
+        self._profiler = StepProfiler(
+            self._folder.profile,
+            attempt=attempt.number,
+            rank=group.rank,
+            steps=plan.trainer.profile,
+        )
         self._examiner = Examiner(
             plan,
             group,
@@ -224,6 +238,10 @@ class _Rank:
                     waited_s=self._client.waited_s - waited_s,
                 )
             )
+            if self._profiler.step():
+                self._reporter.note(
+                    f"A trace of {plan.trainer.profile} steps is in {self._profiler.file}."
+                )
             if anchor_is_due(training.step):
                 self._consent.guard(self._keep_anchor)
             self._save_if_due()
@@ -231,6 +249,7 @@ class _Rank:
     def close(self) -> None:
         """Leave no actor, no thread and no half-written file behind."""
         self._client.close()
+        self._profiler.close()
         self._saver.close()
 
     def _keep_anchor(self) -> None:

@@ -109,8 +109,11 @@ def check_identity(
     Raises:
         ConfigError: Names every key that differs, with both values.
     """
-    # A key that is younger than the checkpoint had its default then.
-    saved = {key: value for key, value in DEFAULTS.items() if key in wanted} | saved
+    # A key that is younger than the checkpoint had its default then; one that is out of use has it.
+    saved, wanted = (
+        {key: value for key, value in DEFAULTS.items() if key in other} | mine
+        for mine, other in ((saved, wanted), (wanted, saved))
+    )
     keys = [
         key
         for key in sorted(saved.keys() | wanted.keys())

@@ -35,7 +35,7 @@ def check_room(
         raise ConfigError(
             f"{wanted.rows:,} rows, segment {wanted.segment:,} and memory {wanted.memory:,}{share} "
             f"take {_size(need)} at least, and {_size(free)} of {device.type.upper()} memory are "
-            "free. Lower the largest of them: --rows, --segment, --memory."
+            "free. Lower the largest of them."
         )
 
 

@@ -8,6 +8,7 @@ checkpoints/                 step_00000100-a0001 ... (checkpoint.py)
 evaluations/                 one file an evaluation; by_minutes.json: where the clock put some
 anchors/                     states of the rows along the way (anchors.py)
 heartbeat                    touched every few seconds while the run trains; then it is removed
+profile/                     attempt-0001-rank-0.json: a trace, with trainer.profile
 summary.json                 written when the run is done
 """
 
@@ -58,6 +59,7 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.evaluations = self.path / "evaluations"
+        self.profile = self.path / "profile"
         self.anchors = self.path / "anchors"
         self._attempts = self.path / "attempts"
 

@@ -43,6 +43,10 @@ class TrainerSettings:
             off. 1e-4 is usual. The losses that are told are without it.
         spike_factor: Skips an update whose gradient norm is more than this times the usual one, as
             one that is not finite is skipped; 0 skips none. 10 is careful.
+        profile: Steps of each attempt to profile, after its first few; each rank leaves a trace in
+            the run's folder profile/, which chrome://tracing opens offline. 0 profiles none.
+        peak_tflops: 10^12 operations a second that a worker's device can do at most, for
+            train/model_flop_use; 0 knows common GPUs in bf16, and else leaves that metric out.
         average: Decay a step of a moving average of the weights, which is saved, and scored in the
             place of the weights; 0 keeps none. 0.999 is usual.
     """
@@ -55,6 +59,8 @@ class TrainerSettings:
     z_loss: float = 0.0
     spike_factor: float = 0.0
     average: float = 0.0
+    profile: int = 0
+    peak_tflops: float = 0.0
 
     def __post_init__(self) -> None:
         _require(self.steps > 0, f"trainer.steps = {self.steps} must be above 0.")
@@ -69,6 +75,9 @@ class TrainerSettings:
             f"trainer.spike_factor = {self.spike_factor} must be 0 or above 1.",
         )
         _require(0 <= self.average < 1, f"trainer.average = {self.average} must lie in [0, 1).")
+        for name in ("profile", "peak_tflops"):
+            value = getattr(self, name)
+            _require(value >= 0, f"trainer.{name} = {value} must not be negative.")
         _require(self.threads >= 0, f"trainer.threads = {self.threads} must not be negative.")
 
 

@@ -127,7 +127,7 @@ def backward(
             (loss * (plan.world_size / targets)).backward()
         total += loss.detach() - penalty
         after.append(remembered)
-    return total, join(after)
+    return total, after[0] if len(after) == 1 else join(after)
 
 
 def take_step(  # noqa: PLR0913 - a step needs all of these, each by name

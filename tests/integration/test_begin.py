@@ -106,6 +106,25 @@ def test_a_run_begins_with_the_weights_of_another_and_with_nothing_else(
     assert tags["mlflow.parentRunId"] == known["run_id"]
 
 
+def test_what_a_checkpoint_holds_is_shown_verified_and_pinned(
+    tiny_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code_of("train", config(tmp_path, tiny_store, "run", steps=2)) == 0
+    run = tmp_path / "run"
+    newest = checkpoints(run / "checkpoints")[-1]
+    assert code_of("pin", str(run)) == 0  # a run's newest
+    for what in (run, newest):
+        assert code_of("verify", str(what)) == 0
+    capsys.readouterr()
+    assert code_of("show", str(newest), "--json") == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (told["step"], told["pinned"], told["faults"]) == (2, True, [])
+    assert told["counters.scored"] == 0  # its own evaluation came after it
+    assert code_of("show", str(run)) == 0
+    assert f"{newest.name}" in (shown := capsys.readouterr().out)
+    assert shown.count("whole, pinned") == 1
+
+
 def _tags(folder: Path, name: str) -> dict[str, str]:
     from mlflow.tracking import MlflowClient
 

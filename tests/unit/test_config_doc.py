@@ -16,7 +16,7 @@ from trainer.settings import TrainerSettings
 
 ROOT = Path(__file__).parents[2]
 # `group/name`, as MLflow shows it in groups; what begins so elsewhere is a path.
-METRIC = re.compile(r"(?:train|eval|data|system|checkpoint)/[a-z][a-z0-9_]*")
+METRIC = re.compile(r"(?:train|eval|data|system|checkpoint)/[a-z](?:[a-z0-9_]*[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,7 +108,7 @@ def _ours(name: str, arguments: list[str]) -> None:
 
 @cache
 def ray_source() -> str:
-    home = Path(ray.__file__).parent
+    home = Path(str(ray.__file__)).parent
     folders = ("_private", "_common", "dashboard")
     paths = [path for folder in folders for path in (home / folder).rglob("*.py")]
     return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
