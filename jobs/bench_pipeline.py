@@ -25,7 +25,7 @@ from pipeline.part import Encoded, PartHead, dtype_for, writing_part
 from pipeline.records import read_task
 from pipeline.rows import advance
 from pipeline.rows_state import initial_state
-from pipeline.server import RowServer, lengths_of
+from pipeline.server import RowServer
 from pipeline.settings import BuildSettings, TokenizerSettings
 from pipeline.store import Store
 from pipeline.tokenizer import Tokenizer, train_from_settings
@@ -178,8 +178,7 @@ def _write(documents: list[Document], tokenizer: Tokenizer, *, folder: str) -> t
 
     def ours() -> None:
         with writing_part(str(Path(folder, "part.arrow")), head, sources) as part:
-            for row in rows:
-                part.add(row)
+            part.add(rows)
             part.close()
 
     def bare() -> None:
@@ -217,7 +216,7 @@ def _read(store: Store, *, folder: str) -> tuple[Any, ...]:
 
 
 def _plan(store: Store, layout: Layout) -> tuple[Any, ...]:
-    lengths = lengths_of(store, "train")
+    lengths = store.by_length("train")
     counts = store.num_tokens("train").tolist()
 
     def ours() -> None:

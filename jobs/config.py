@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from jobs.toml import to_toml
 from model.config import ModelConfig
 from pipeline.layout import Layout, check_shares
+from pipeline.mixture import Weighted, name_of
 from pipeline.settings import BuildSettings, TokenizerSettings
 from trainer.errors import ConfigError
 from trainer.settings import (
@@ -45,11 +46,13 @@ class RunSettings:
         name: The run's folder under `folder`, and its name in MLflow.
         folder: Local folder or URL that holds runs.
         seed: Of everything drawn: weights, dropout, document order, the tokenizer's sample.
+        init: Checkpoint, or folder of weights, whose weights the run begins with; `--init` sets it.
     """
 
     name: str = "run"
     folder: str = "runs"
     seed: int = 0
+    init: str = ""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", self.name):
@@ -69,25 +72,54 @@ class DataSettings(BuildSettings):
 
     Attributes:
         store: Local folder or URL of the store.
+        mixture: Several stores instead, each with `store` and `weight`: its share of the tokens.
         inputs: Files, folders, globs or URLs of the corpus.
         tokenizer: File or URL of a tokenizer; empty trains one as [tokenizer] says.
         workers: Actors that build the store; 0 takes one a core.
+        train_while_building: Take the first steps as soon as their documents are built;
+            `longrow train --build` sets it.
+        cache: Folder that keeps the parts of a remote store on each machine; empty reads them into
+            memory.
+        cache_bytes: What the parts in the cache may hold together.
     """
 
     store: str = ""
+    mixture: tuple[Weighted, ...] = ()
     inputs: tuple[str, ...] = ()
     tokenizer: str = ""
     workers: int = 0
+    train_while_building: bool = False
+    cache: str = "~/.cache/longrow"
+    cache_bytes: int = 20_000_000_000
 
     def __post_init__(self) -> None:
         # Named, for a slotted dataclass has no cell for super().
         BuildSettings.__post_init__(self)
-        for url in (self.store, self.tokenizer, *self.inputs):
+        mixed = [one.store for one in self.mixture]
+        for url in (self.store, self.tokenizer, *self.inputs, *mixed):
             check_no_credentials("data", url)
+        if self.mixture and (self.store or self.inputs):
+            raise ConfigError(
+                f"mixture names {len(mixed)} finished stores to read, and "
+                f"data.{'store' if self.store else 'inputs'} is set too: leave that out, or the "
+                "mixture."
+            )
+
+    @property
+    def reads(self) -> str:
+        """What the run reads, by the name that `Store.open` takes; empty where nothing is said."""
+        if not self.mixture:
+            return self.store
+        return name_of([replace(one, store=_absolute(one.store)) for one in self.mixture])
 
     def build(self) -> BuildSettings:
         """The part that decides a store's content."""
         return BuildSettings(**{f.name: getattr(self, f.name) for f in fields(BuildSettings)})
+
+
+def _absolute(store: str) -> str:
+    """Workers may stand in another folder."""
+    return store if "://" in store else str(Path(store).resolve())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,10 +292,11 @@ def _typed(hint: Any, given: Given) -> Any:
 
 def _mistyped(key: str, given: Given, error: ValidationError) -> str:
     first = error.errors()[0]
-    inside = "".join(f"[{place}]" for place in first["loc"] if isinstance(place, int))
-    told = first["msg"].replace("Input should be", "must be")
+    places = [f"[{place}]" if isinstance(place, int) else f".{place}" for place in first["loc"]]
+    inside = "".join(places) if places and places[0][0] == "[" else ""
+    told = first["msg"].replace("Input should be", "must be").removeprefix("Value error, ")
     value = json.dumps(given.value, default=str, ensure_ascii=False)
-    return f"{key}{inside} = {value} ({given.source}): {told}."
+    return f"{key}{inside} = {value} ({given.source}): {told.removesuffix('.')}."
 
 
 def _made(kind: Any, section: str, values: dict[str, Any], mistakes: list[str]) -> Any:

@@ -6,9 +6,10 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -17,16 +18,25 @@ from jobs.entry import Exit, Terminated
 from jobs.progress import Progress
 from jobs.samples import write_samples
 from jobs.track import Track, track
+from pipeline.cache import PartCache
+from pipeline.growing import GrowingStore
 from pipeline.layout import check_layout
-from pipeline.store import Store
+from pipeline.lengths import mixed
+from pipeline.store import MIXTURE, Store
 from trainer.board import News, Verdict
 from trainer.checkpoint import newest_whole, read_state
 from trainer.errors import ConfigError
+from trainer.load import check_initial
 from trainer.plan import TrainPlan, changes, check_identity
 from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
+from trainer.stop_request import asked_to_stop, driving
 from trainer.summary import Summary, read_scores, summarize
 
+if TYPE_CHECKING:
+    from jobs.beside import Beside
+
+BEAT_S = 5.0
 OVERTAKEN = "overtaken"
 CODES = {"config": Exit.BAD_USE, "data": Exit.BAD_DATA, OVERTAKEN: Exit.BAD_USE}
 
@@ -68,25 +78,34 @@ def open_checked(config: RunConfig) -> Store:
         RowsError: The rows cannot be shared out evenly.
         DataError: It cannot be read, or has fewer training documents than the run has rows.
     """
-    if not config.data.store:
+    if not config.data.reads:
         raise ConfigError("data.store is empty: name the store that `longrow build` wrote.")
-    store = Store.open(config.data.store)
+    cache = PartCache(config.data.cache, config.data.cache_bytes) if config.data.cache else None
+    store = Store.open(config.data.reads, cache)
     check_layout(
         config.rows,
-        documents=len(store.doc_ids("train")),
-        world_size=_world_size(config),
+        documents=mixed(store.by_length("train")),
+        world_size=world_size(config),
         accumulation=config.trainer.accumulation,
     )
     return store
 
 
-def _world_size(config: RunConfig) -> int:
+def world_size(config: RunConfig) -> int:
+    """W, as far as it is known before the workers are there."""
     if config.cluster.launcher == "local":  # torchrun's environment says it
         return int(os.environ.get("WORLD_SIZE", "1"))
     return config.cluster.workers
 
 
-def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
+def drive(
+    config: RunConfig,
+    *,
+    resume: str,
+    ray_is_up: bool = False,
+    reshard: bool = False,
+    build: "Beside | None" = None,
+) -> Driven:
     """Train the run of `config` to its end, or until it is told to stop.
 
     Args:
@@ -94,19 +113,25 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
         resume: "auto" goes on where the run's folder holds a run, "never" refuses one that does,
             "must" refuses one that does not.
         ray_is_up: Ray was initialised by the caller, with trainer.launch_ray's environment.
+        reshard: Other rows, or another segment, than the run had are wanted.
+        build: Builds the store meanwhile; when it fails the run stops, with a checkpoint.
 
     Raises:
         ConfigError: A setting does not fit, or the run is there and must not be, or the reverse.
         DataError: The store does not fit.
     """
     began = time.monotonic()
-    store = open_checked(config)
+    store = build.store.whole or build.store if build else open_checked(config)
     folder = find_folder(config, resume)
-    plan = plan_of(config, folder, store)
+    plan = replace(plan_of(config, folder, store), reshard=reshard)
     changed = _check_it_is_this_run(folder, plan)
-    with _ray_for(config, ray_is_up=ray_is_up), stop_wish() as wish:
+    with ExitStack() as stack:
+        stack.enter_context(_ray_for(config, ray_is_up=ray_is_up))
+        wish = stack.enter_context(stop_wish())
         new = not folder.path.exists()
         _make_folder(config, folder)
+        if is_first_rank(config):
+            stack.enter_context(driving(folder, launch=plan.launch))
         try:
             tracked = track(config, folder, store, changed=changed, warn=say)
         except ConfigError:
@@ -118,7 +143,8 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
             plan = replace(plan, mlflow_run_id=tracked.run_id)
             for line in folder.lines():
                 tracked.line(line)  # what an earlier start could not send; the rest is left out
-            verdict = _launch(plan, tracked, wish)
+            verdict = _launch(plan, tracked, _told_once(wish, folder, build))
+            store = _newest(store)
             # Of a run that is another process's now, nothing is written or set any more.
             status = OVERTAKEN if verdict.kind == OVERTAKEN else verdict.status
             wall_seconds = time.monotonic() - began
@@ -132,7 +158,10 @@ def drive(config: RunConfig, *, resume: str, ray_is_up: bool = False) -> Driven:
             raise
         finally:
             tracked.close(status)
-    return Driven(summary=summary, code=_code(verdict, wish), message=_message(verdict, folder))
+    code, message = _code(verdict), _message(verdict, folder)
+    if build and build.failure() and verdict.status != "done":
+        code, message = Exit.BAD_DATA, f"The build of the store failed. {build.failure()} {message}"
+    return Driven(summary=summary, code=code, message=message)
 
 
 def find_folder(config: RunConfig, resume: str) -> RunFolder:
@@ -170,24 +199,38 @@ def is_first_rank(config: RunConfig) -> bool:
 
 def _check_it_is_this_run(folder: RunFolder, plan: TrainPlan) -> dict[str, str]:
     """What may change at a resume and has changed, by key; what may not is refused."""
-    newest, _ = newest_whole(folder.checkpoints, folder.attempts())
+    # A quick look: the first worker reads every byte before it goes on from one.
+    newest, _ = newest_whole(folder.checkpoints, folder.attempts(), tensors=False)
     if newest is None:
+        if plan.init:
+            check_initial(plan.init, plan.model, tokenizer_sha256=plan.tokenizer_sha256)
         return {}
     state = read_state(newest)
-    check_identity(state["identity"], plan.identity(), where=str(newest))
+    check_identity(state["identity"], plan.identity(), where=str(newest), reshard=plan.reshard)
     changed = changes(state["plan"], plan)
     for key, change in changed.items():
         say(f"Changed since {newest.name}: {key} {change}.")
     return changed
 
 
-def plan_of(config: RunConfig, folder: RunFolder, store: Store) -> TrainPlan:
+def _newest(store: Store | GrowingStore) -> Store | GrowingStore:
+    """A store as far as it is built now."""
+    if isinstance(store, Store):
+        return store
+    store.grow()
+    return store.whole or store
+
+
+def plan_of(config: RunConfig, folder: RunFolder, store: Store | GrowingStore) -> TrainPlan:
     """What the workers are told."""
     return TrainPlan(
         folder=str(folder.path),
-        store=_absolute(config.data.store),
-        store_fingerprint=store.fingerprint,
-        tokenizer_sha256=store.manifest.tokenizer,
+        store=_absolute(config.data.reads),
+        store_fingerprint=store.fingerprint if isinstance(store, Store) else "",
+        building=store.head.plan if isinstance(store, GrowingStore) else "",
+        cache=config.data.cache,
+        cache_bytes=config.data.cache_bytes,
+        tokenizer_sha256=store.tokenizer_sha256,
         launch=secrets.token_hex(4),
         mlflow_run_id="",
         seed=config.run.seed,
@@ -198,12 +241,13 @@ def plan_of(config: RunConfig, folder: RunFolder, store: Store) -> TrainPlan:
         evaluate=config.evaluate,
         checkpoint=config.checkpoint,
         cluster=config.cluster,
+        init=config.run.init,
     )
 
 
 def _absolute(store: str) -> str:
     """Workers may stand in another folder."""
-    return store if "://" in store else str(Path(store).resolve())
+    return store if "://" in store or store.startswith(MIXTURE) else str(Path(store).resolve())
 
 
 def _ray_for(config: RunConfig, *, ray_is_up: bool) -> AbstractContextManager[object]:
@@ -214,31 +258,43 @@ def _ray_for(config: RunConfig, *, ray_is_up: bool) -> AbstractContextManager[ob
     return ray_for_training(config.cluster)
 
 
-def _launch(plan: TrainPlan, tracked: Track, wish: StopWish) -> Verdict:
+def _launch(plan: TrainPlan, tracked: Track, stop_reason: Callable[[], str]) -> Verdict:
     if plan.cluster.launcher == "ray":
         from trainer.launch_ray import launch_ray as launch
     else:
         from trainer.launch_local import launch_local as launch
 
-    with Progress("training", unit="steps") as progress:
-        return launch(
-            plan,
-            on_news=lambda news: _pass_on(news, plan, tracked, progress),
-            stop_reason=_told_once(wish),
-        )
+    folder, began = RunFolder(plan.folder), [0.0]
+
+    def on_news(news: News) -> None:
+        if time.monotonic() - began[0] > BEAT_S:
+            began[0] = time.monotonic()
+            folder.beat()
+        _pass_on(news, plan, tracked, progress)
+
+    try:
+        with Progress("training", unit="steps") as progress:
+            return launch(plan, on_news=on_news, stop_reason=stop_reason)
+    finally:
+        folder.rest()
 
 
-def _told_once(wish: StopWish) -> Callable[[], str]:
-    """The wish to stop, said to the person when it is first seen."""
+def _told_once(wish: StopWish, folder: RunFolder, build: "Beside | None") -> Callable[[], str]:
+    """Why to stop; a person's wish is answered when it is first seen."""
     said: list[str] = []
 
     def reason() -> str:
-        if wish.reason() and not said:
-            said.append(wish.reason())
+        if not said and (why := wish.reason() or _asked_from_elsewhere(folder)):
+            said.append(why)
             say("Stopping after the current step, with a checkpoint; once more ends at once.")
-        return wish.reason()
+        failed = "the build of the store failed" if build and build.failure() else ""
+        return said[0] if said else failed
 
     return reason
+
+
+def _asked_from_elsewhere(folder: RunFolder) -> str:
+    return "`longrow stop` was called" if asked_to_stop(folder) else ""
 
 
 def _pass_on(news: News, plan: TrainPlan, tracked: Track, progress: Progress) -> None:
@@ -264,12 +320,17 @@ def _pass_on(news: News, plan: TrainPlan, tracked: Track, progress: Progress) ->
 
 
 def _summary(
-    config: RunConfig, folder: RunFolder, store: Store, tracked: Track, *, wall_seconds: float
+    config: RunConfig,
+    folder: RunFolder,
+    store: Store | GrowingStore,
+    tracked: Track,
+    *,
+    wall_seconds: float,
 ) -> Summary:
     return summarize(
         folder,
-        documents=store.manifest.documents,
-        tokens=store.manifest.tokens,
+        documents=store.documents,
+        tokens=store.tokens,
         memory=config.model.memory,
         wall_seconds=wall_seconds,
         mlflow_run_id=tracked.run_id,
@@ -277,7 +338,11 @@ def _summary(
 
 
 def _keep(
-    config: RunConfig, folder: RunFolder, store: Store, tracked: Track, summary: Summary
+    config: RunConfig,
+    folder: RunFolder,
+    store: Store | GrowingStore,
+    tracked: Track,
+    summary: Summary,
 ) -> None:
     """Write summary.json, the pictures and the samples, and hand them to MLflow."""
     from trainer.pictures import loss_by_offset, loss_over_steps
@@ -293,16 +358,16 @@ def _keep(
         title = f"{name}: held-out loss by offset, step {scores[0].step}"
         loss_by_offset(scores, folder.path / "loss_by_offset.png", title=title)
         tracked.file(folder.path / "loss_by_offset.png", "pictures")
-    if summary.steps >= config.trainer.steps:
+    if summary.steps >= config.trainer.steps and isinstance(store, Store):
         write_samples(folder, store, tracked)
 
 
-def _code(verdict: Verdict, wish: StopWish) -> Exit:
+def _code(verdict: Verdict) -> Exit:
     if verdict.status == "done":
         return Exit.DONE
-    if verdict.status == "stopped":
-        terminated = wish.signal is not None and wish.signal.name == "SIGTERM"
-        return Exit.TERMINATED if terminated else Exit.INTERRUPTED
+    if verdict.status == "stopped":  # the reason is one and the same on all ranks
+        interrupted = verdict.reason.startswith("SIGINT")
+        return Exit.INTERRUPTED if interrupted else Exit.TERMINATED
     return CODES.get(verdict.kind, Exit.FAILED)
 
 
@@ -310,6 +375,8 @@ def _message(verdict: Verdict, folder: RunFolder) -> str:
     if verdict.status == "done":
         return ""
     if verdict.status == "stopped":
+        if not any(folder.checkpoints.iterdir()):
+            return f"Stopped ({verdict.reason}), before the first step. The same command begins it."
         return (
             f"Stopped after step {verdict.step} ({verdict.reason}); a checkpoint of it is in "
             f"{folder.checkpoints}. `longrow resume {folder.path}` goes on from there."

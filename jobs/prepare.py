@@ -11,8 +11,10 @@ from jobs.drive import Driven, drive, find_folder, say
 from jobs.entry import raise_on_sigterm
 from jobs.progress import Progress
 from pipeline.build import build_store
-from pipeline.files import exists, write_whole
+from pipeline.files import exists, join, write_whole
 from pipeline.finish import BuildReport
+from pipeline.growing_server import GROWING_ORDERS
+from pipeline.manifest import MANIFEST
 from pipeline.progress import BuildProgress
 from pipeline.records import identify, read_texts
 from pipeline.sample import plan_sample
@@ -53,6 +55,62 @@ def prepare_and_drive(
         return drive(config, resume=resume, ray_is_up=True)
 
 
+def build_and_drive(config: RunConfig, inputs: Sequence[str], *, resume: str) -> Driven:
+    """Train the run of `config` while its store is built from `inputs`.
+
+    Where that cannot be, the store is built first, and a sentence says why.
+
+    Args:
+        config: The run.
+        inputs: The corpus.
+        resume: As `drive`.
+
+    Raises:
+        DataError: The corpus cannot be used; what shows later ends the training with a checkpoint.
+        ConfigError: A setting does not fit.
+    """
+    if not inputs:
+        raise ConfigError(
+            "There is no corpus to build from: name it after --build, or in data.inputs."
+        )
+    if why := _why_first(config):
+        say(f"The store is built before the first step: {why}")
+        return prepare_and_drive(config, inputs, resume=resume)
+    find_folder(config, resume).create_if_fits()
+    from jobs.cluster import ray_for_training  # first: Ray reads its settings when imported
+
+    with ray_for_training(config.cluster):
+        raise_on_sigterm()  # Ray took it
+        from jobs.beside import Beside
+
+        tokenizer = config.data.tokenizer or _trained(config, inputs)
+        with Beside(config, inputs, tokenizer) as build:
+            return drive(config, resume=resume, ray_is_up=True, build=build)
+
+
+def _why_first(config: RunConfig) -> str:
+    """Why no step can be taken before the store is whole; empty if one can."""
+    if is_built(config):
+        return "one is there, and is brought up to date."
+    if config.rows.shuffle not in GROWING_ORDERS:
+        return (
+            f"rows.shuffle = {config.rows.shuffle!r} draws from all documents. With "
+            'rows.shuffle = "none" (store order) the first step need not wait.'
+        )
+    if config.data.dedup != "off":
+        return "data.dedup leaves documents out when all are known."
+    if config.cluster.launcher != "ray":
+        return 'actors of Ray build beside a training, and cluster.launcher = "local" has none.'
+    return ""
+
+
+def is_built(config: RunConfig) -> bool:
+    """Whether a finished store is there."""
+    if not config.data.store:
+        raise ConfigError("data.store is empty: name the folder that the store goes to.")
+    return exists(join(config.data.store, MANIFEST))
+
+
 def prepare_store(
     config: RunConfig, inputs: Sequence[str], *, build: Callable[..., BuildReport]
 ) -> None:
@@ -70,10 +128,15 @@ def prepare_store(
             settings=config.data.build(),
             progress=show,
         )
-    say(
+    say(store_line(report, config.data.store))
+
+
+def store_line(report: BuildReport, store: str) -> str:
+    """What was built, in a sentence."""
+    return (
         f"Store: {report.documents:,} documents, {report.tokens:,} tokens in {report.parts} parts; "
         f"{report.documents_validation:,} documents held out, "
-        f"{sum(report.rejected.values()):,} records rejected: {config.data.store}"
+        f"{sum(report.rejected.values()):,} records rejected: {store}"
     )
 
 

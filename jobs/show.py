@@ -9,9 +9,13 @@ import click
 import numpy as np
 
 from jobs.entry import Job, Outcome, run
+from pipeline.anchors import first_anchor
 from pipeline.corpus import Reject
 from pipeline.files import join, local_path, open_binary
+from pipeline.layout import Layout
+from pipeline.lengths import mixed
 from pipeline.manifest import PARTS, REJECTS
+from pipeline.mixture import Mixture
 from pipeline.store import Store
 
 MOST_NAMED = 1_000_000  # documents whose sources are counted one by one: seconds, not minutes
@@ -22,13 +26,35 @@ BAR = 40  # characters
 @click.command("show", cls=Job)
 @click.argument("what", metavar="STORE|RUN|CHECKPOINT")
 @click.option("--doc", type=int, help="Of a store: show this document, by its number.")
-def command(what: str, *, doc: int | None) -> Outcome:
+@click.option("--step", type=click.IntRange(1), help="Draw what the rows read around this step.")
+@click.option("--around", type=click.IntRange(0), default=4, help="With --step: steps beside it. 4")
+@click.option("--rows", type=int, help="With --step, of a store: rows. 16")
+@click.option("--segment", type=int, help="With --step, of a store: tokens a step. 128")
+@click.option("--seed", type=int, help="With --step, of a store: of the order. 0")
+@click.option("--shuffle", type=click.Choice(["global", "block", "none"]), help="Likewise. global")
+@click.option("--block", type=int, help="With --shuffle block: documents of a block. 1024")
+@click.option("--boundary", type=click.Choice(["pack", "pad"]), help="Likewise. pack")
+@click.option("--batch", type=click.IntRange(1), help="Of a run: the texts that this step read.")
+def command(
+    what: str,
+    *,
+    doc: int | None,
+    step: int | None,
+    around: int,
+    batch: int | None,
+    **layout: Any,
+) -> Outcome:
     """Say what a store, a run or a checkpoint holds.
+
+    Steps count from 1, as in the run's metrics.jsonl.
 
     STORE is a folder or URL; RUN a run's folder, or its name under runs/; CHECKPOINT one of the
     folders in a run's checkpoints/.
     """
     kind = _kind(what)
+    layout = {name: value for name, value in layout.items() if value is not None}
+    if batch is not None or step is not None or layout:
+        return Outcome(facts=_rows(what, kind, step=step, around=around, batch=batch, **layout))
     if doc is None and kind != "store":
         return Outcome(facts=_show_run(what, kind))
     opened = Store.open(what)
@@ -166,6 +192,42 @@ def _kind(what: str) -> Literal["store", "run", "checkpoint"]:
     return "checkpoint" if any(folder.glob("rank-*.json")) else "store"
 
 
+def _rows(
+    what: str, kind: str, *, step: int | None, around: int, batch: int | None, **layout: Any
+) -> dict[str, Any]:
+    """What rows read, of a store or a run.
+
+    Raises:
+        click.UsageError: Options that do not go together.
+    """
+    if kind == "run":
+        from jobs.find import find_run
+        from jobs.show_batch import anchor_of, show_batch
+
+        if layout:
+            raise click.UsageError(f"--{next(iter(layout))} is of a store; a run has its own rows.")
+        if batch is not None:
+            return show_batch(find_run(what), batch)
+        _, here = anchor_of(find_run(what), (step or 1) - 1)
+        first = max(here.state.first_step, (step or 1) - 1 - around)
+        store, anchor = anchor_of(find_run(what), first)
+    else:
+        if batch is not None or kind == "checkpoint":
+            raise click.UsageError(f"{what} is a {kind}: --batch shows what a run read.")
+        store = Store.open(what)
+        anchor = first_anchor(
+            Layout(**layout),
+            store=what,
+            store_fingerprint=store.fingerprint,
+            sources=len(mixed(store.by_length("train")).sources),
+        )
+    if step is None:
+        raise click.UsageError("--rows and the like draw rows around a step: add --step.")
+    from jobs.show_rows import show_rows
+
+    return show_rows(store, anchor, step=step, around=around)
+
+
 def _show_run(what: str, kind: str) -> dict[str, Any]:
     from jobs.find import find_run  # torch is seconds to import, and a store needs none
     from jobs.show_run import show_checkpoint, show_run
@@ -181,6 +243,8 @@ def _sources(store: Store) -> dict[str, int]:
 
 
 def _first_rejects(store: Store) -> list[dict[str, Any]]:
+    if isinstance(store, Mixture):
+        return [reject for one in store.stores for reject in _first_rejects(one)][:SHOWN]
     if not store.manifest.rejected:
         return []
     with open_binary(join(store.url, REJECTS)) as file:

@@ -7,6 +7,7 @@ import click
 
 from jobs.report import table
 from trainer.checkpoint import checkpoints, faults, read_state
+from trainer.retention import PINNED
 from trainer.run_folder import RunFolder
 from trainer.summary import read_scores
 
@@ -17,12 +18,13 @@ def show_run(folder: RunFolder) -> dict[str, Any]:
     config = folder.read_json("config.json") or {}
     facts: dict[str, Any] = {
         "run": str(folder.path),
-        "store": config.get("data", {}).get("store"),
+        "store": _reads(config),
         "steps": steps[-1]["step"] if steps else 0,
         "of": config.get("trainer", {}).get("steps"),
         "train_loss": steps[-1]["train/loss"] if steps else None,
         "skipped_steps": steps[-1]["train/skipped_steps"] if steps else 0,
     }
+    facts |= _shares(config, steps[-1] if steps else {})
     for score in read_scores(folder):
         facts[f"bits_per_byte_memory_{score.memory}"] = score.bits_per_byte
     click.echo(table(facts))
@@ -37,14 +39,20 @@ def show_run(folder: RunFolder) -> dict[str, Any]:
     kept = checkpoints(folder.checkpoints)
     for path in kept:
         wrong = faults(path)
-        click.echo(f"  {path.name}  {_size(path):>10}  {'; '.join(wrong) or 'whole'}")
+        pinned = ", pinned" if (path / PINNED).exists() else ""
+        click.echo(f"  {path.name}  {_size(path):>10}  {'; '.join(wrong) or 'whole'}{pinned}")
     return facts | {"checkpoints": [path.name for path in kept]}
 
 
 def show_checkpoint(path: Path) -> dict[str, Any]:
     """Print what a checkpoint holds and whether it is whole."""
     wrong = faults(path)
-    facts: dict[str, Any] = {"checkpoint": str(path), "faults": wrong, "bytes": _bytes(path)}
+    facts: dict[str, Any] = {
+        "checkpoint": str(path),
+        "faults": wrong,
+        "bytes": _bytes(path),
+        "pinned": (path / PINNED).exists(),
+    }
     if not wrong:
         state = read_state(path)
         facts |= {
@@ -53,12 +61,32 @@ def show_checkpoint(path: Path) -> dict[str, Any]:
             "world_size": state["world_size"],
             "threads": state["threads"],
             "store": state["plan"]["store"],
+            "init": state["plan"].get("init") or None,
             "mlflow_run_id": state["mlflow_run_id"],
             **{f"counters.{key}": value for key, value in state["counters"].items()},
             **{f"versions.{key}": value for key, value in state["versions"].items()},
         }
     click.echo(table(facts | {"faults": "; ".join(wrong) or "none"}))
     return facts
+
+
+def _reads(config: dict[str, Any]) -> str | None:
+    """The store of a run, or those of its mixture."""
+    data = config.get("data", {})
+    return ", ".join(one["store"] for one in data.get("mixture", ())) or data.get("store")
+
+
+def _shares(config: dict[str, Any], line: dict[str, Any]) -> dict[str, str]:
+    """Of a mixture, what was dealt of each store so far."""
+    return {
+        f"from {one['store']}": (
+            f"{line[f'data/source_{number}/share']:.2%} of the tokens dealt, "
+            f"{line[f'data/source_{number}/tokens']:,}, in epoch "
+            f"{line[f'data/source_{number}/epoch']}"
+        )
+        for number, one in enumerate(config.get("data", {}).get("mixture", ()))
+        if f"data/source_{number}/share" in line
+    }
 
 
 def _bytes(path: Path) -> int:

@@ -9,7 +9,7 @@ def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Write sections of plain values; None has no form in TOML and is left out.
 
     Args:
-        tables: Section -> key -> bool, int, float, str or a list of these.
+        tables: Section -> key -> bool, int, float, str, or a list or table of these.
     """
     return "\n".join(
         f"[{section}]\n"
@@ -28,4 +28,6 @@ def _value(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + "}"
     raise TypeError(f"{value!r} is a {type(value).__name__}, which a config does not hold.")

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.config import RunConfig
+from pipeline.growing import GrowingStore
+from pipeline.mixture import Mixture
 from pipeline.store import Store
+from trainer.checkpoint import checkpoints, step_of
 from trainer.run_folder import RunFolder
 from trainer.settings import check_no_credentials
 
@@ -51,7 +54,7 @@ class Track:
 def track(
     config: RunConfig,
     folder: RunFolder,
-    store: Store,
+    store: Store | GrowingStore,
     *,
     changed: Mapping[str, str],
     warn: Callable[[str], None],
@@ -86,7 +89,8 @@ def track(
             "longrow.run": config.run.name,
             "longrow.folder": str(folder.path),
             "longrow.store_fingerprint": store.fingerprint,
-            "longrow.tokenizer_sha256": store.manifest.tokenizer,
+            "longrow.tokenizer_sha256": store.tokenizer_sha256,
+            **_parent(config.run.init),
             **{f"longrow.changed.{key}": change for key, change in changed.items()},
         },
     )
@@ -94,10 +98,23 @@ def track(
     tracker = Tracker.start(uri, run, run_id=run_id, warn=warn)
     if tracker.run_id != run_id:
         folder.write_json("mlflow.json", {"run_id": tracker.run_id, "uri": uri})
-        tracker.datasets(_inputs(config, store))
+        tracker.datasets(_inputs(store))
         tracker.text("config.toml", config.to_toml())
         tracker.bytes("tokenizer.model", store.tokenizer().model_bytes)
+    for path in checkpoints(folder.checkpoints):  # what an earlier start could not send
+        tracker.checkpoint(name=path.name, step=step_of(path), uri=str(path))
     return Track(tracker)
+
+
+def _parent(init: str) -> dict[str, str]:
+    """Tags of the run whose weights this one began with; MLflow shows it below that one."""
+    if not init or not Path(init).is_dir():
+        return {}
+    from trainer.load import parent_of
+
+    parent = parent_of(Path(init))
+    tags = {"longrow.parent_run": parent.run, "longrow.parent_step": str(parent.step)}
+    return tags | ({"mlflow.parentRunId": parent.mlflow_run_id} if parent.mlflow_run_id else {})
 
 
 def uri_of(config: RunConfig, folder: RunFolder) -> str:
@@ -108,20 +125,21 @@ def uri_of(config: RunConfig, folder: RunFolder) -> str:
     return config.tracking.uri or given or beside
 
 
-def _inputs(config: RunConfig, store: Store) -> "list[CorpusInput]":
+def _inputs(store: Store | GrowingStore) -> "list[CorpusInput]":
     from trainer.tracking import CorpusInput
 
     return [
         CorpusInput(
-            name=Path(config.data.store).name,
-            digest=store.fingerprint,
-            source=config.data.store,
+            name=Path(one.url).name,
+            digest=one.fingerprint,
+            source=one.url,
             split=split,
             profile={
-                "documents": len(store.doc_ids(split)),
-                "tokens": int(store.num_tokens(split).sum()),
+                "documents": len(one.doc_ids(split)),
+                "tokens": int(one.num_tokens(split).sum()),
             },
         )
+        for one in (store.stores if isinstance(store, Mixture) else (store,))
         for split in ("train", "validation")
     ]
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.batch import Batch, Tokens, batch_of
-from pipeline.order import Int64s
+from pipeline.lengths import Int64s
 from pipeline.rows import Reading, Table
 from pipeline.rows_state import RowsState, SourceState
 

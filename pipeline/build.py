@@ -14,12 +14,13 @@ from pipeline.corpus import Plan, plan_tasks, with_skips
 from pipeline.errors import DataError
 from pipeline.files import is_temporary, join, list_folder, remove_temporary
 from pipeline.finish import BuildReport, finish
-from pipeline.manifest import DROPS, INDEX, MANIFEST, PARTS, REJECTS, TOKENIZER
+from pipeline.manifest import BUILDING, DROPS, INDEX, MANIFEST, PARTS, REJECTS, TOKENIZER
 from pipeline.progress import BuildProgress, Seen, after, at_start, during
+from pipeline.publish import BuildHead, Publisher, head_of
 from pipeline.settings import BuildSettings
 from pipeline.tokenizer import Tokenizer
 
-_OURS = {MANIFEST, TOKENIZER, INDEX, REJECTS, DROPS, PARTS}
+_OURS = {MANIFEST, TOKENIZER, INDEX, REJECTS, DROPS, PARTS, BUILDING}
 _PART_NAME = re.compile(r"[0-9a-f]{32}\.(arrow|json)")
 
 
@@ -33,6 +34,11 @@ class Job:
     out: str
     settings: BuildSettings
 
+    @property
+    def head(self) -> BuildHead:
+        """What readers of the growing store are told."""
+        return head_of(self.plan, self.tokenizer, self.settings)
+
 
 def build_store(
     inputs: Sequence[str],
@@ -41,6 +47,7 @@ def build_store(
     out: str,
     settings: BuildSettings | None = None,
     progress: Callable[[BuildProgress], None] = lambda _: None,
+    publisher: Publisher | None = None,
 ) -> BuildReport:
     """Build a store in this process.
 
@@ -50,12 +57,15 @@ def build_store(
         out: Folder or URL of the store; may hold an earlier build of it, whole or not.
         settings: How.
         progress: Called after each task and about once per megabyte read.
+        publisher: Told of the plan and of each task, for those who read along.
 
     Raises:
         DataError: The corpus, the tokenizer or the folder cannot be used, or too much of the
             corpus is bad. The parts that were committed stay, and a rerun uses them.
     """
     job = prepare(inputs, tokenizer=tokenizer, out=out, settings=settings or BuildSettings())
+    if publisher:
+        publisher.begin(job.head, job.tokenizer)
     done = at_start(job.plan)
     records: list[TaskRecord] = []
 
@@ -63,8 +73,10 @@ def build_store(
         progress(during(done, [seen]))
 
     builder = Builder(tokenizer=job.tokenizer, out=out, settings=job.settings, tell=tell)
-    for task in job.plan.tasks:
+    for index, task in enumerate(job.plan.tasks):
         record = builder.build(task)
+        if publisher:
+            publisher.committed(index, record)
         records.append(record)
         done = after(done, task, record)
         progress(done)

@@ -1,5 +1,6 @@
 """The build behind Ray: actors take tasks, and a task outlives its actor."""
 
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from pipeline.corpus import Task
 from pipeline.errors import DataError
 from pipeline.finish import BuildReport
 from pipeline.progress import BuildProgress, Seen, after, at_start, during
+from pipeline.publish import Publisher
 from pipeline.settings import BuildSettings, SettingsError
 
 TRIES = 3  # deaths of its actor that a task gets
@@ -31,7 +33,10 @@ _DEATHS = (RayActorError, OutOfMemoryError, WorkerCrashedError)
 class BuilderActor:
     """Builder behind Ray."""
 
-    def __init__(self, *, tokenizer: bytes, out: str, settings: BuildSettings) -> None:
+    def __init__(
+        self, *, tokenizer: bytes, out: str, settings: BuildSettings, nice: int = 0
+    ) -> None:
+        os.nice(nice)
         self._builder = Builder(tokenizer=tokenizer, out=out, settings=settings)
 
     @ray.method
@@ -43,7 +48,7 @@ class BuilderActor:
         return self._builder.seen()
 
 
-def build_store_with_actors(
+def build_store_with_actors(  # noqa: PLR0913 - each is a value of its own
     inputs: Sequence[str],
     *,
     tokenizer: str,
@@ -52,6 +57,8 @@ def build_store_with_actors(
     num_cpus: float = 0,
     settings: BuildSettings | None = None,
     progress: Callable[[BuildProgress], None] = lambda _: None,
+    publisher: Publisher | None = None,
+    nice: int = 0,
 ) -> BuildReport:
     """Build a store in actors of a Ray that is already there: byte for byte that of `build_store`.
 
@@ -62,7 +69,9 @@ def build_store_with_actors(
         workers: Actors at a time.
         num_cpus: CPU slots that each takes; 0 works beside a training.
         settings: How.
-        progress: Called after each task and twice a second.
+        progress: Called after each task and twice a second; what it raises ends the build.
+        publisher: As `build_store`.
+        nice: How far the actors stand back behind other processes of their machine, 0 to 19.
 
     Raises:
         DataError: As `build_store`, or a task ended its actor three times.
@@ -71,16 +80,23 @@ def build_store_with_actors(
     if workers < 1:
         raise SettingsError(f"workers = {workers} must be at least 1.")
     job = prepare(inputs, tokenizer=tokenizer, out=out, settings=settings or BuildSettings())
-    crew = _Crew(job, num_cpus=num_cpus)
+    if publisher:
+        publisher.begin(job.head, job.tokenizer)
+    crew = _Crew(job, num_cpus=num_cpus, nice=nice)
     try:
-        records = _run(job, crew, workers=workers, progress=progress)
+        records = _run(job, crew, workers=workers, progress=progress, publisher=publisher)
     finally:
         crew.dismiss()
     return seal(job, records)
 
 
 def _run(
-    job: Job, crew: "_Crew", *, workers: int, progress: Callable[[BuildProgress], None]
+    job: Job,
+    crew: "_Crew",
+    *,
+    workers: int,
+    progress: Callable[[BuildProgress], None],
+    publisher: Publisher | None,
 ) -> list[TaskRecord]:
     tasks = job.plan.tasks
     waiting = deque(range(len(tasks)))
@@ -111,6 +127,8 @@ def _run(
                 waiting.appendleft(index)
             else:
                 crew.release(actor)
+                if publisher:
+                    publisher.committed(index, records[index])
                 done = after(done, tasks[index], records[index])
         at_work = {str(tasks[index]): actor for index, actor in running.values()}
         progress(during(done, crew.seen(at_work)))
@@ -120,11 +138,11 @@ def _run(
 class _Crew:
     """The actors of a build; none outlives it."""
 
-    def __init__(self, job: Job, *, num_cpus: float) -> None:
+    def __init__(self, job: Job, *, num_cpus: float, nice: int) -> None:
         # two calls at a time: one builds, one answers
         make = BuilderActor.options(num_cpus=num_cpus, max_concurrency=2)
         self._make = lambda: make.remote(
-            tokenizer=job.tokenizer.model_bytes, out=job.out, settings=job.settings
+            tokenizer=job.tokenizer.model_bytes, out=job.out, settings=job.settings, nice=nice
         )
         self._all: list[Any] = []
         self._idle: list[Any] = []

@@ -2,7 +2,13 @@
 
 Blocks come from a reader, usually an actor. While it starts, and when it dies or misses its
 deadline, the client reads the same rows in its own process from the state it holds; so the stream
-is the same byte for byte, whatever happens to the reader.
+is the same byte for byte, whatever happens to the reader. Where documents are still being built, it
+waits for these and not for the reader.
+
+One call is in flight. A reader works on one block at a time and, while it travels, already on the
+one that follows (ReadAhead), so a second call would wait behind the first; what it could win is the
+travel of a block, 1-2 ms in 16 steps. Two blocks in hand are what makes up for a slow answer: an
+answer may take as long as two blocks of steps before a step waits (tests/property/test_client.py).
 """
 
 import time
@@ -15,10 +21,13 @@ from pipeline.batch import Batch
 from pipeline.block import Block
 from pipeline.rows import state_after
 from pipeline.rows_state import RowsState
-from pipeline.server import RowServer
+from pipeline.server import NotBuiltYetError, Server
 
 BLOCKS_AHEAD = 2  # asked for or waiting, beyond the one that is being consumed
 LONGEST_PAUSE_S = 30.0
+ASK_AGAIN_S = 0.25  # after the answer that the next step is not built yet
+SLOW_S = 10.0  # a wait that the person is told of ...
+TELL_AGAIN_S = 60.0  # ... but not more often than so
 
 
 class ServeError(RuntimeError):
@@ -33,7 +42,12 @@ class Reader(Protocol):
         ...
 
     def result(self, handle: Any, timeout_s: float, /) -> Block | None:
-        """The answer; None when it is not there in time. Raises ServeError if it never will be."""
+        """The answer; None when it is not there in time.
+
+        Raises:
+            ServeError: It never will be.
+            NotBuiltYetError: It is that the documents are not built yet.
+        """
         ...
 
     def restart(self) -> None:
@@ -58,14 +72,15 @@ class RowClient:
     """Takes the blocks in, gives the batches out, and the state after each.
 
     Attributes:
-        waited_s: Seconds the loop has spent in `next`.
+        waited_s: Seconds from when a batch was first wanted, by `ready` or `next`, until it was
+            given, over all batches.
         fallbacks: Times the reader was given up and started again.
         steps_read: Batches that came from the reader; the others were read here.
     """
 
     def __init__(  # noqa: PLR0913 - each is a value of its own
         self,
-        server: RowServer,
+        server: Server,
         *,
         state: RowsState,
         rows: tuple[int, int],
@@ -82,7 +97,7 @@ class RowClient:
             server: The same rows in this process.
             state: Where to start.
             rows: [lo, hi) of this rank.
-            warn: Told, in one sentence, each time the reader is lost.
+            warn: Told, in one sentence, each time the reader is lost, and of long waits.
             reader: Who to ask; without one every block is read here.
             block: Steps to ask for at a time.
             deadline_s: Seconds that a reader which has answered before may take to answer.
@@ -100,6 +115,9 @@ class RowClient:
         self._losses = 0  # in a row
         self._start_at = 0.0  # when the reader is to be started again
         self._dead = False  # and until then it is not asked
+        self._ask_at = 0.0  # nor before this: what comes next was not built
+        self._wanted_at: float | None = None  # when the next batch was first asked for
+        self._tell_at = 0.0  # no word of a wait before
         self.waited_s = 0.0
         self.fallbacks = 0
         self.steps_read = 0
@@ -111,23 +129,37 @@ class RowClient:
         return self._state
 
     def ready(self) -> bool:
-        """Whether `next` would give a batch without waiting for the reader. Does not wait."""
+        """Whether `next` would give a batch without waiting for the reader, or for a build.
+
+        Does not wait.
+
+        Raises:
+            DataError: A document that was built is damaged.
+        """
+        self._want()
         self._poll(0.0)
-        return bool(self._hand) or not self._waiting()
+        if self._hand:
+            return True
+        if not self._answering and self._server.ready(self._horizon):
+            return True
+        self._tell_of_wait("its documents are still being built, or its row server is slow")
+        return False
 
     def next(self) -> tuple[Batch, RowsState]:
         """The next batch and the state after it.
 
         Raises:
             DataError: The documents are not those of the state, or a document is damaged.
+            NotBuiltYetError: They are still being built: `ready` says when they are there.
         """
-        started = self._clock()
+        started = self._want()
         self._poll(0.0)
         while not self._hand:
             if call := self._waiting():
                 self._poll(max(0.0, self._deadline(call) - self._clock()))
             else:
                 self._take(self._server.read(self._horizon, self._block, self._rows), read=False)
+        self._tell_of_wait("its documents come slowly from where the store lies")
         block, index, read = self._hand.popleft()
         if index + 1 < block.steps:
             self._hand.appendleft((block, index + 1, read))
@@ -136,6 +168,7 @@ class RowClient:
         self.steps_read += read
         self._ask()
         self.waited_s += self._clock() - started
+        self._wanted_at = None
         return batch, self._state
 
     def close(self) -> None:
@@ -147,6 +180,21 @@ class RowClient:
         if reader:
             reader.close()
 
+    def _want(self) -> float:
+        """When the next batch was first asked for: now, if it was not before."""
+        if self._wanted_at is None:
+            self._wanted_at = self._clock()
+        return self._wanted_at
+
+    def _tell_of_wait(self, why: str) -> None:
+        now, since = self._clock(), self._want()
+        if now - since >= SLOW_S and now >= self._tell_at:
+            self._tell_at = now + TELL_AGAIN_S
+            self._warn(
+                f"Step {self._state.step} of rows {self._rows[0]}-{self._rows[1] - 1} has waited "
+                f"{now - since:.0f} s: {why}."
+            )
+
     def _waiting(self) -> Call | None:
         """The call worth waiting for: none while the reader is starting."""
         return self._call if self._answering else None
@@ -157,6 +205,8 @@ class RowClient:
     def _ask(self) -> None:
         """Ask for the block that follows those in hand, if it is time to."""
         if self._reader is None or self._call or len(self._hand) > BLOCKS_AHEAD:
+            return
+        if self._clock() < self._ask_at:
             return
         try:
             if self._dead:
@@ -181,6 +231,10 @@ class RowClient:
             block = self._reader.result(self._call.handle, timeout_s)
         except ServeError as error:
             self._lose(str(error))
+            return
+        except NotBuiltYetError:
+            self._call, self._answering, self._losses = None, True, 0
+            self._ask_at = self._clock() + ASK_AGAIN_S
             return
         if block is None:
             if self._clock() >= self._deadline(self._call):

@@ -15,7 +15,7 @@ from typing import IO, Any
 from pipeline.errors import DataError
 
 CHUNK = 1 << 20  # bytes read at a time
-_TEMPORARY = ".longrow-"  # every half-written file of ours begins so
+TEMPORARY = ".longrow-"  # every half-written file of ours begins so
 
 
 def local_path(url: str) -> Path | None:
@@ -136,6 +136,15 @@ def remove(url: str) -> None:
         system.rm_file(name)
 
 
+def remove_folder(url: str) -> None:
+    """Remove a folder and the files in it; a missing one is fine."""
+    for name in list_folder(url):
+        remove(join(url, name))
+    if (path := local_path(url)) is not None:
+        with suppress(FileNotFoundError):
+            path.rmdir()
+
+
 def remove_temporary(folder: str) -> None:
     """Sweep what killed writers left in a local folder (object stores keep no halves)."""
     if local_path(folder) is not None:
@@ -146,7 +155,7 @@ def remove_temporary(folder: str) -> None:
 
 def is_temporary(name: str) -> bool:
     """Whether a name is that of a file half written."""
-    return name.startswith(_TEMPORARY)
+    return name.startswith(TEMPORARY)
 
 
 def write_whole(url: str, data: bytes) -> None:
@@ -169,14 +178,14 @@ def writing_whole(url: str) -> Iterator[IO[bytes]]:
     path = local_path(url)
     if path is None:
         system, name = filesystem(url)
-        with tempfile.NamedTemporaryFile(prefix=_TEMPORARY) as spool:
+        with tempfile.NamedTemporaryFile(prefix=TEMPORARY) as spool:
             yield spool.file
             spool.flush()
             system.makedirs(name.rsplit("/", 1)[0], exist_ok=True)
             system.put_file(spool.name, name)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f"{_TEMPORARY}{path.name[:64]}-{uuid.uuid4().hex[:12]}")
+    half = path.with_name(f"{TEMPORARY}{path.name[:64]}-{uuid.uuid4().hex[:12]}")
     try:
         with half.open("xb") as file:
             yield file

@@ -19,10 +19,12 @@ from pipeline.files import (
     list_folder,
     read_bytes,
     remove,
+    remove_folder,
     remove_temporary,
     write_whole,
 )
 from pipeline.manifest import (
+    BUILDING,
     DROPS,
     INDEX,
     MANIFEST,
@@ -249,4 +251,5 @@ def _write(out: str, files: dict[str, bytes], manifest: Manifest) -> None:
     ours = {f"{part.key}.{kind}" for part in manifest.parts for kind in ("arrow", "json")}
     for name in set(list_folder(parts)) - ours:
         remove(join(parts, name))
+    remove_folder(join(out, BUILDING))  # from here on the manifest speaks
     write_whole(place, manifest_bytes(manifest))

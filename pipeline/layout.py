@@ -1,10 +1,13 @@
 """What a run decides about its rows: how many, how long a segment, in which order."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, overload
 
 from pipeline.errors import DataError
+from pipeline.lengths import Int64s, Mixed
 from pipeline.order import Shuffle
 
+Boundary = Literal["pack", "pad"]
 MAX_SEED = (1 << 63) - 1
 
 
@@ -20,13 +23,18 @@ class Layout:
         rows: B, lines of the global batch, of all workers together.
         segment: L, tokens that a row reads at each step.
         seed: Seed of the order of the documents.
-        shuffle: `global` draws a new order of all documents each epoch; `none` is store order.
+        shuffle: `global` draws a new order of all documents each epoch; `block` mixes those of few
+            blocks at a time, for a store that lies far away; `none` is store order.
+        block: Documents of a block; with `block` alone.
+        boundary: `pack` reads documents end to end; `pad` begins each in a segment of its own.
     """
 
     rows: int = 16
     segment: int = 128
     seed: int = 0
     shuffle: Shuffle = "global"
+    block: int = 1024
+    boundary: Boundary = "pack"
 
     def __post_init__(self) -> None:
         if self.rows < 1:
@@ -35,18 +43,42 @@ class Layout:
             raise RowsError(f"rows.segment = {self.segment} must be above 0.")
         if not 0 <= self.seed <= MAX_SEED:
             raise RowsError(f"rows.seed = {self.seed} must lie between 0 and {MAX_SEED}.")
-        if self.shuffle not in ("global", "none"):
-            raise RowsError(f'rows.shuffle = "{self.shuffle}" must be "global" or "none".')
+        if self.shuffle not in ("global", "block", "none"):
+            raise RowsError(f'rows.shuffle = "{self.shuffle}" must be "global", "block" or "none".')
+        if self.block < 1:
+            raise RowsError(f"rows.block = {self.block} must be above 0.")
+        if self.boundary not in ("pack", "pad"):
+            raise RowsError(f'rows.boundary = "{self.boundary}" must be "pack" or "pad".')
+
+    def identity(self) -> dict[str, Any]:
+        """What the stream depends on, by name; what came later is left out where it is unused."""
+        unused = {"block"} if self.shuffle != "block" else set[str]()
+        unused |= {"boundary"} if self.boundary == "pack" else set()
+        return {key: value for key, value in asdict(self).items() if key not in unused}
+
+    @overload
+    def taken(self, num_tokens: int) -> int: ...
+    @overload
+    def taken(self, num_tokens: Int64s) -> Int64s: ...
+    def taken(self, num_tokens: int | Int64s) -> int | Int64s:
+        """Row positions that a document takes: its inputs, and pads up to a segment's end."""
+        inputs = num_tokens + 1
+        return inputs if self.boundary == "pack" else -(-inputs // self.segment) * self.segment
 
 
-def check_layout(layout: Layout, *, documents: int, world_size: int, accumulation: int = 1) -> None:
+def check_layout(
+    layout: Layout, *, documents: int | Mixed, world_size: int, accumulation: int = 1
+) -> None:
     """Refuse, before anything starts, rows that the documents or the workers cannot fill.
 
     Raises:
         DataError: Fewer documents than rows.
         RowsError: The rows cannot be shared out evenly.
     """
-    check_documents(layout.rows, documents)
+    if isinstance(documents, int):
+        check_documents(layout.rows, documents)
+    else:
+        check_sources(layout.rows, documents)
     check_shares(layout.rows, world_size=world_size, accumulation=accumulation)
 
 
@@ -66,6 +98,29 @@ def check_documents(rows: int, documents: int) -> None:
             f"The store holds {documents:,} training documents and rows.rows = {rows:,}: rows "
             "would read the same text at the same time. At least one document for each row is "
             f"wanted: set rows.rows to {documents:,} or less, or cut long documents into more with "
+            "`longrow build --max-document-tokens N`."
+        )
+
+
+def check_sources(rows: int, mixture: Mixed) -> None:
+    """Refuse rows that the documents of one source, or of each of several, cannot fill.
+
+    Raises:
+        DataError: Some rows would read the same text in lockstep.
+    """
+    counts, total = [source.count for source in mixture.sources], sum(mixture.weights)
+    if len(counts) == 1:
+        check_documents(rows, counts[0])
+        return
+    # A source is read by its share of the rows at a time.
+    wanted = [-(-rows * weight // total) for weight in mixture.weights]
+    if short := [i for i in range(len(counts)) if counts[i] < wanted[i]]:
+        i = short[0]
+        raise DataError(
+            f"Store {i} of the mixture holds {counts[i]:,} training documents, and about "
+            f"{wanted[i]:,} of the {rows:,} rows would read it at a time, of weight "
+            f"{mixture.weights[i]} in {total}: they would read the same text at the same time. "
+            "Give it a lower weight, set rows.rows lower, or cut its long documents into more with "
             "`longrow build --max-document-tokens N`."
         )
 

@@ -16,6 +16,7 @@ INDEX = "index.arrow"
 REJECTS = "rejects.jsonl"
 DROPS = "dropped.jsonl"
 PARTS = "parts"
+BUILDING = "building"  # a folder that is there only while a training reads along (publish.py)
 SPLIT_RULE = "sha256(text)[:8], big-endian, below held_out * 2**64: validation"
 _BUILD_AGAIN = "Run `longrow build` again with the same corpus: it keeps what is whole."
 
@@ -201,9 +202,8 @@ def faults(store: str, manifest: Manifest, *, rehash: bool) -> Iterator[str]:
             )
 
 
-def part_faults(store: str, manifest: Manifest, index: int) -> Iterator[str]:
+def part_faults(store: str, part: PartEntry) -> Iterator[str]:
     """What is wrong with the bytes of one part of a local store; nothing when they are right."""
-    part = manifest.parts[index]
     url = join(store, part.name)
     path = local_path(url)
     size = path.stat().st_size if path is not None and path.is_file() else None

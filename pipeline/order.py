@@ -5,17 +5,18 @@ time, in constant memory, the same on every machine and in every version of ever
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-Int64s = npt.NDArray[np.int64]
-Shuffle = Literal["global", "none"]
+from pipeline.lengths import Int64s, Source
+
+Shuffle = Literal["global", "block", "none"]
 
 ROUNDS = 8
+GROUP = 16  # blocks whose documents are mixed with each other
 _CHUNKS = (32, 8192)  # indices worked out at a time: at first, and at most
 _WORD = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
@@ -23,67 +24,96 @@ _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Lengths:
-    """All that the rows know of a source: its documents in store order and how long they are.
-
-    Attributes:
-        doc_id: (N,) rising.
-        num_tokens: (N,) text tokens n of each; a document is n + 1 inputs.
-    """
-
-    doc_id: Int64s
-    num_tokens: Int64s
-
-
 def documents_from(
-    lengths: Lengths, *, epoch: int, index: int, seed: int, shuffle: Shuffle
+    source: Source, *, epoch: int, index: int, seed: int, shuffle: Shuffle, block: int = 1024
 ) -> Iterator[tuple[int, int, int]]:
     """The documents from an index of an epoch on, epoch after epoch without end.
 
     Yields:
         doc_id, num_tokens, epoch.
     """
-    count, (size, largest) = len(lengths.doc_id), _CHUNKS
+    count, (size, largest) = source.count, _CHUNKS
     while True:
         while index < count:
             indices = np.arange(index, min(index + size, count))
-            chunk = documents_at(indices, count=count, epoch=epoch, seed=seed, shuffle=shuffle)
-            doc_id, num_tokens = lengths.doc_id[chunk], lengths.num_tokens[chunk]
+            chunk = documents_at(
+                indices, count=count, epoch=epoch, seed=seed, shuffle=shuffle, block=block
+            )
+            doc_id, num_tokens = source.at(chunk)
             yield from zip(doc_id.tolist(), num_tokens.tolist(), repeat(epoch))
             index, size = index + len(chunk), min(2 * size, largest)
         epoch, index = epoch + 1, 0
 
 
-def document_at(index: int, *, count: int, epoch: int, seed: int, shuffle: Shuffle) -> int:
+def document_at(
+    index: int, *, count: int, epoch: int, seed: int, shuffle: Shuffle, block: int = 1024
+) -> int:
     """The document, 0 .. count - 1 in store order, that stands at `index` of an epoch's order."""
-    return int(
-        documents_at(np.array([index]), count=count, epoch=epoch, seed=seed, shuffle=shuffle)[0]
+    found = documents_at(
+        np.array([index]), count=count, epoch=epoch, seed=seed, shuffle=shuffle, block=block
     )
+    return int(found[0])
 
 
-def documents_at(index: Int64s, *, count: int, epoch: int, seed: int, shuffle: Shuffle) -> Int64s:
+def documents_at(
+    index: Int64s, *, count: int, epoch: int, seed: int, shuffle: Shuffle, block: int = 1024
+) -> Int64s:
     """`document_at` of many indices at once.
-
-    A Feistel network on the smallest power of two that holds `count`; a value that falls outside
-    is sent through again until it falls inside (cycle walking: under two passes on average).
 
     Args:
         index: (N,), each in 0 .. count - 1.
         count: Documents of the source, at least 1.
         epoch: Passes made before this one.
         seed: 0 .. 2^64 - 1.
-        shuffle: `none` is store order.
+        shuffle: `global` mixes all documents, `block` those of few blocks at a time, `none` is
+            store order.
+        block: Documents of a block; of `block` alone.
 
     Returns:
         (N,) documents, int64.
+    """
+    if shuffle == "none":
+        return index
+    of_epoch = _split_mix(_split_mix(seed, 0), epoch)
+    if shuffle == "global":
+        return _bijection(index, count, _keys(of_epoch))
+    return _in_blocks(index, count, of_epoch, block)
+
+
+def _in_blocks(index: Int64s, count: int, of_epoch: int, block: int) -> Int64s:
+    """The order that touches few blocks of documents at a time (docs/formats.md, 1.2).
+
+    The documents, counted on from one that the epoch draws, are cut into blocks. The blocks come
+    in an order of their own, the short one at the end last; and GROUP blocks at a time have their
+    documents mixed. So the ends of the blocks, too, are others in each epoch.
+    """
+    first = _split_mix(of_epoch, ROUNDS) % count
+    blocks = count // block  # whole ones
+    of_blocks = _keys(_split_mix(of_epoch, ROUNDS + 1))
+    of_groups = _split_mix(of_epoch, ROUNDS + 2)
+    group, inside = np.divmod(index, GROUP * block)
+    place = np.empty_like(index)
+    for number in np.unique(group).tolist():
+        here = group == number
+        size = min(GROUP * block, count - number * GROUP * block)
+        keys = _keys(_split_mix(of_groups, number))
+        place[here] = number * GROUP * block + _bijection(inside[here], size, keys)
+    slot, column = np.divmod(place, block)
+    whole = slot < blocks
+    if blocks:
+        slot[whole] = _bijection(slot[whole], blocks, of_blocks)
+    return (first + slot * block + column) % count
+
+
+def _bijection(index: Int64s, count: int, keys: list[int]) -> Int64s:
+    """A permutation of 0 .. count - 1, asked at some places.
+
+    A Feistel network on the smallest power of two that holds `count`; a value that falls outside
+    is sent through again until it falls inside (cycle walking: under two passes on average).
 
     Source: the network is Luby and Rackoff 1988, cycle walking Black and Rogaway 2002, the hash
     the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
     """
-    if shuffle == "none":
-        return index
-    keys = round_keys(epoch=epoch, seed=seed)
     bits = (count - 1).bit_length()
     found = _network(index.astype(np.uint64), bits, keys)
     outside = np.flatnonzero(found >= count)
@@ -96,8 +126,16 @@ def documents_at(index: Int64s, *, count: int, epoch: int, seed: int, shuffle: S
 
 def round_keys(*, epoch: int, seed: int) -> list[int]:
     """The keys of the rounds: SplitMix64 seeded by it, and that by the seed and the epoch."""
-    of_epoch = _split_mix(_split_mix(seed, 0), epoch)
-    return [_split_mix(of_epoch, number) for number in range(ROUNDS)]
+    return _keys(_split_mix(_split_mix(seed, 0), epoch))
+
+
+def seed_of_source(seed: int, number: int) -> int:
+    """The seed of source `number` of a mixture: that of the rows for source 0."""
+    return _split_mix(seed, number) if number else seed
+
+
+def _keys(seed: int) -> list[int]:
+    return [_split_mix(seed, number) for number in range(ROUNDS)]
 
 
 def _split_mix(seed: int, number: int) -> int:

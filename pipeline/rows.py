@@ -4,15 +4,16 @@ A lazy walk over document lengths: no tokens, no files, no clock. docs/formats.m
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.layout import Layout, check_documents
-from pipeline.order import Lengths, documents_from
-from pipeline.rows_state import RowsState, SourceState, initial_state, row_ends
+from pipeline.layout import Layout, check_sources
+from pipeline.lengths import Mixed, Source, mixed
+from pipeline.order import documents_from, seed_of_source
+from pipeline.rows_state import RowsState, SourceState, initial_state, row_lengths
 
 Table = npt.NDArray[np.void]
 # A stretch of one document that a row reads within a segment; a pad has doc_id -1.
@@ -56,7 +57,9 @@ class Reading:
         return self.pieces.nbytes + self.dealt.nbytes
 
 
-def next_reading(lengths: Lengths, layout: Layout, state: RowsState) -> tuple[Reading, RowsState]:
+def next_reading(
+    lengths: Source | Mixed, layout: Layout, state: RowsState
+) -> tuple[Reading, RowsState]:
     """What all rows read at `state`, and the state after it.
 
     Raises:
@@ -66,7 +69,7 @@ def next_reading(lengths: Lengths, layout: Layout, state: RowsState) -> tuple[Re
     return walk.next_reading(), walk.state()
 
 
-def advance(lengths: Lengths, layout: Layout, state: RowsState, steps: int) -> RowsState:
+def advance(lengths: Source | Mixed, layout: Layout, state: RowsState, steps: int) -> RowsState:
     """The state `steps` steps further: as after so many readings, without making them.
 
     Raises:
@@ -82,11 +85,14 @@ def state_after(state: RowsState, reading: Reading) -> RowsState:
     columns = {name: getattr(state, name).copy() for name in ("doc_id", "epoch", "began")}
     for name, column in columns.items():
         column[reading.dealt["row"]] = reading.dealt[name]  # of a row's documents the last stays
-    return RowsState(step=reading.step + 1, sources=reading.sources, **columns)
+    restart = state.restart
+    if restart and restart.pending:  # they went first
+        restart = replace(restart, pending=restart.pending[len(reading.dealt) :])
+    return RowsState(step=reading.step + 1, sources=reading.sources, restart=restart, **columns)
 
 
 def once(
-    lengths: Lengths, *, rows: int, segment: int, mine: tuple[int, int] | None = None
+    lengths: Source, *, rows: int, segment: int, mine: tuple[int, int] | None = None
 ) -> Iterator[Reading]:
     """Every document exactly once, in store order, dealt by the same rule.
 
@@ -103,7 +109,7 @@ class Walk:
 
     def __init__(
         self,
-        lengths: Lengths,
+        lengths: Source | Mixed,
         layout: Layout,
         state: RowsState,
         *,
@@ -123,49 +129,59 @@ class Walk:
             DataError: The documents are not those the state was made with, or fewer than rows.
             RowsError: The layout is not the one the state was made with.
         """
+        self._mixture = mixed(lengths)
         if passes is None:
-            check_documents(layout.rows, len(lengths.doc_id))
-        self._count, self._passes = len(lengths.doc_id), passes
+            check_sources(layout.rows, self._mixture)
+        self._layout, self._passes = layout, passes
         self._segment, self._rows = layout.segment, mine or (0, layout.rows)
-        self._step, self._source = state.step, state.sources[0]
-        self._end = row_ends(state, lengths, layout)
+        self._step, self._first_step = state.step, state.first_step
+        self._sources, self._restart = list(state.sources), state.restart
+        self._num_tokens = row_lengths(state, self._mixture, layout)  # of each row's last document
         self._doc_id, self._epoch = state.doc_id.copy(), state.epoch.copy()
         self._began = state.began.copy()
+        self._end = np.where(self._num_tokens < 0, 0, self._began + layout.taken(self._num_tokens))
         self._heap = list(zip(self._end.tolist(), range(layout.rows), strict=True))
         heapify(self._heap)
-        self._documents = documents_from(
-            lengths,
-            epoch=self._source.epoch,
-            index=self._source.next_index,
-            seed=layout.seed,
-            shuffle=layout.shuffle,
-        )
+        self._documents = [
+            documents_from(
+                source,
+                epoch=dealt.epoch,
+                index=dealt.next_index,
+                seed=seed_of_source(layout.seed, number),
+                shuffle=layout.shuffle,
+                block=layout.block,
+            )
+            for number, (source, dealt) in enumerate(
+                zip(self._mixture.sources, self._sources, strict=True)
+            )
+        ]
 
     def state(self) -> RowsState:
         """The state before the next reading."""
         return RowsState(
             step=self._step,
-            sources=(self._source,),
+            sources=tuple(self._sources),
             doc_id=self._doc_id.copy(),
             epoch=self._epoch.copy(),
             began=self._began.copy(),
+            restart=self._restart,
         )
 
     def unread(self) -> bool:
         """Whether a row has inputs left, dealt or still to be dealt."""
-        return self._left() > 0 or bool(self._end.max() > self._step * self._segment)
+        return self._left() > 0 or bool(self._end.max() > self._position(self._step))
 
     def skip(self, steps: int) -> None:
         """Go on by `steps` steps."""
         goal = self._step + steps
         while self._step < goal:
             self._step = min(self._step + _STRIDE, goal)
-            self._deal(self._step * self._segment)
+            self._deal(self._position(self._step))
 
     def next_reading(self) -> Reading:
         """What the rows read at this step; goes on by one."""
         carried = self._carried()
-        dealt = self._deal((self._step + 1) * self._segment)
+        dealt = self._deal(self._position(self._step + 1))
         pieces = self._pieces(np.concatenate([carried, dealt]))
         self._step += 1
         return Reading(
@@ -173,53 +189,84 @@ class Walk:
             rows=self._rows,
             pieces=pieces,
             dealt=dealt,
-            sources=(self._source,),
+            sources=tuple(self._sources),
         )
+
+    def _position(self, step: int) -> int:
+        """Of each row, at the beginning of a step."""
+        return (step - self._first_step) * self._segment
 
     def _left(self) -> float:
         """Documents still to be dealt."""
         if self._passes is None:
             return float("inf")
-        return (self._passes - self._source.epoch) * self._count - self._source.next_index
+        (source,), (dealt,) = self._mixture.sources, self._sources
+        return (self._passes - dealt.epoch) * source.count - dealt.next_index
 
     def _deal(self, until: int) -> Table:
         """Deal until every row has `until` tokens: no row is given more than it needs."""
-        heap, left = self._heap, self._left()
+        heap, left, taken = self._heap, self._left(), self._layout.taken
+        again, counts = self._again(until), [0] * len(self._sources)
+        tokens = [source.tokens_dealt for source in self._sources]
         dealt: list[tuple[int, int, int, int, int]] = []
         while heap[0][0] < until and len(dealt) < left:
             end, row = heap[0]
-            doc_id, num_tokens, epoch = next(self._documents)
-            heapreplace(heap, (end + num_tokens + 1, row))
+            if again:
+                doc_id, num_tokens, epoch = again.pop()
+            else:
+                number = self._mixture.neediest(tokens)
+                doc_id, num_tokens, epoch = next(self._documents[number])
+                counts[number] += 1
+                tokens[number] += taken(num_tokens)
+            heapreplace(heap, (end + taken(num_tokens), row))
             dealt.append((row, doc_id, epoch, end, num_tokens))
+        self._sources = [
+            _after(source.count, state, documents=counts[number], tokens_dealt=tokens[number])
+            for number, (source, state) in enumerate(
+                zip(self._mixture.sources, self._sources, strict=True)
+            )
+        ]
+        if self._restart and self._restart.pending:
+            self._restart = replace(self._restart, pending=self._restart.pending[len(dealt) :])
         table = np.array(dealt, dtype=DEALT)
         rows = table["row"]  # of a row's documents the last stays
         self._doc_id[rows], self._epoch[rows] = table["doc_id"], table["epoch"]
-        self._began[rows], self._end[rows] = table["began"], _end(table)
-        passed, index = divmod(self._source.next_index + len(dealt), max(self._count, 1))
-        self._source = SourceState(
-            epoch=self._source.epoch + passed,
-            next_index=index,
-            tokens_dealt=self._source.tokens_dealt + int(table["num_tokens"].sum()) + len(dealt),
-        )
+        self._began[rows], self._num_tokens[rows] = table["began"], table["num_tokens"]
+        self._end[rows] = table["began"] + taken(table["num_tokens"])
         return table
+
+    def _again(self, until: int) -> list[tuple[int, int, int]]:
+        """The documents to be dealt once more, last first, as a source yields them."""
+        if not self._restart or not self._restart.pending or self._heap[0][0] >= until:
+            return []
+        doc_id, epoch = np.array(self._restart.pending, dtype=np.int64).T
+        num_tokens = self._mixture.num_tokens_of(doc_id)
+        come = zip(doc_id.tolist(), num_tokens.tolist(), epoch.tolist(), strict=True)
+        return list(come)[::-1]
 
     def _carried(self) -> Table:
         """The documents that my rows are in the middle of."""
         lo, hi = self._rows
-        rows = lo + np.flatnonzero(self._end[lo:hi] > self._step * self._segment)
+        rows = lo + np.flatnonzero(self._end[lo:hi] > self._position(self._step))
         table = np.empty(len(rows), dtype=DEALT)
-        table["row"], table["doc_id"], table["epoch"] = rows, self._doc_id[rows], self._epoch[rows]
-        table["began"] = self._began[rows]
-        table["num_tokens"] = self._end[rows] - self._began[rows] - 1
+        table["row"] = rows
+        for name, column in (
+            ("doc_id", self._doc_id),
+            ("epoch", self._epoch),
+            ("began", self._began),
+            ("num_tokens", self._num_tokens),
+        ):
+            table[name] = column[rows]
         return table
 
     def _pieces(self, documents: Table) -> Table:
         """What my rows read of these documents at this step, and pads where they have run out."""
         lo, hi = self._rows
-        start, stop = self._step * self._segment, (self._step + 1) * self._segment
+        start, stop = self._position(self._step), self._position(self._step + 1)
         mine = documents[(documents["row"] >= lo) & (documents["row"] < hi)]
         first, last = np.maximum(mine["began"], start), np.minimum(_end(mine), stop)
-        out = lo + np.flatnonzero(self._end[lo:hi] < stop)
+        inputs_end = self._began + self._num_tokens + 1  # 0 before a row's first document
+        out = lo + np.flatnonzero(inputs_end[lo:hi] < stop)
         pieces = np.zeros(len(mine) + len(out), dtype=PIECE)
         read, pads = pieces[: len(mine)], pieces[len(mine) :]
         for name in ("row", "doc_id", "epoch", "num_tokens"):
@@ -230,10 +277,17 @@ class Walk:
             first - mine["began"],
         )
         pads["row"], pads["doc_id"] = out, -1
-        pads["column"] = np.maximum(self._end[out], start) - start
+        pads["column"] = np.maximum(inputs_end[out], start) - start
         pads["count"] = self._segment - pads["column"]
         return pieces[np.argsort(pieces["row"] * self._segment + pieces["column"])]
 
 
+def _after(count: int, source: SourceState, *, documents: int, tokens_dealt: int) -> SourceState:
+    """The state of a source of `count` documents when so many more of them are dealt."""
+    passed, index = divmod(source.next_index + documents, max(count, 1))
+    return SourceState(epoch=source.epoch + passed, next_index=index, tokens_dealt=tokens_dealt)
+
+
 def _end(documents: Table) -> npt.NDArray[np.int64]:
+    """The row position after a document's last input."""
     return documents["began"] + documents["num_tokens"] + 1

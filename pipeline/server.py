@@ -1,6 +1,7 @@
 """Rows with their tokens: from a store and a state, the next steps. It keeps nothing in between."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Any, Literal, Protocol
@@ -12,11 +13,12 @@ from pipeline.batch import Batch, Tokens, batch_of, digest
 from pipeline.block import Block, block_of
 from pipeline.errors import DataError
 from pipeline.layout import Layout
-from pipeline.order import Int64s, Lengths
+from pipeline.lengths import Int64s, Lengths, Mixed, Source, mixed
 from pipeline.rows import Reading, Walk, once
 from pipeline.rows_state import RowsState, initial_state
 
 MAX_BLOCK_BYTES = 8_000_000
+PATIENCE_S = 1.0  # after which a read gives what it has: a slow store must not hold up a step
 Split = Literal["train", "validation"]
 
 
@@ -34,13 +36,42 @@ class Documents(Protocol):
     def read(self, doc_id: int, /) -> npt.NDArray[Any]: ...
 
 
+class TrainDocuments(Documents, Protocol):
+    """What rows are read from."""
+
+    def by_length(self, split: Split, /) -> Source | Mixed: ...
+
+
+class NotBuiltYetError(Exception):
+    """The documents of a step are still being built (growing_server.py): ask again."""
+
+
+class Server(Protocol):
+    """What a client and a run want of a server."""
+
+    @property
+    def layout(self) -> Layout: ...
+    def initial_state(self) -> RowsState: ...
+    def ready(self, state: RowsState, /) -> bool: ...
+    def read(self, state: RowsState, count: int, rows: tuple[int, int], /) -> Block: ...
+    def digest_of_next(self, state: RowsState, /) -> str: ...
+
+
 class RowServer:
     """Reads rows of a store from any state: asked twice, it answers twice the same."""
 
-    def __init__(self, documents: Documents, layout: Layout) -> None:
+    def __init__(
+        self,
+        documents: TrainDocuments,
+        layout: Layout,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take the lengths of the documents in; reads none."""
         self._documents = documents
         self._layout = layout
-        self._lengths = lengths_of(documents, "train")
+        self._clock = clock
+        self._lengths = documents.by_length("train")
 
     @property
     def layout(self) -> Layout:
@@ -48,13 +79,17 @@ class RowServer:
         return self._layout
 
     @property
-    def lengths(self) -> Lengths:
+    def lengths(self) -> Source | Mixed:
         """The training documents."""
         return self._lengths
 
     def initial_state(self) -> RowsState:
         """Before the first step."""
-        return initial_state(self._layout)
+        return initial_state(self._layout, len(mixed(self._lengths).sources))
+
+    def ready(self, _state: RowsState, /) -> bool:
+        """Whether the step after a state is there: of a whole store every step is."""
+        return True
 
     def read(self, state: RowsState, count: int, rows: tuple[int, int]) -> Block:
         """The next steps of rows [lo, hi).
@@ -65,7 +100,8 @@ class RowServer:
             rows: [lo, hi).
 
         Returns:
-            1 .. `count` steps: no more than fit into MAX_BLOCK_BYTES, if at least one does.
+            1 .. `count` steps: no more than fit into MAX_BLOCK_BYTES, if at least one does, and
+            none more once PATIENCE_S have gone by.
 
         Raises:
             DataError: The documents are not those of the state, or a document is damaged.
@@ -75,11 +111,12 @@ class RowServer:
         tokens, last = _buffers(self._documents, count, rows, self._layout.segment)
         readings: list[Reading] = []
         room = MAX_BLOCK_BYTES - state.doc_id.nbytes * 3
+        until = self._clock() + PATIENCE_S
         for step_tokens, step_last in zip(tokens, last, strict=True):
             after = walk.state()
             reading = walk.next_reading()
             room -= sum(part.nbytes for part in (step_tokens, step_last)) + reading.nbytes
-            if room < 0 and readings:
+            if readings and (room < 0 or self._clock() > until):
                 break
             _fill(self._documents, reading, step_tokens, step_last)
             readings.append(reading)
@@ -106,7 +143,7 @@ class ReadAhead:
     thread does all the reading, for a store need not bear more.
     """
 
-    def __init__(self, server: RowServer) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
         self._lock = Lock()
@@ -117,7 +154,8 @@ class ReadAhead:
         asked = (state, count, rows)
         with self._lock:
             ready, self._ready = self._ready, None
-        future = ready[1] if ready and ready[0] == asked else self._submit(asked)
+        use = ready and ready[0] == asked and not _was_not_built(ready[1])
+        future = ready[1] if ready and use else self._submit(asked)
         block = future.result()
         following = (block.after, count, rows)
         with self._lock:
@@ -130,6 +168,11 @@ class ReadAhead:
 
     def _submit(self, asked: tuple[RowsState, int, tuple[int, int]]) -> Future[Block]:
         return self._pool.submit(self._server.read, *asked)
+
+
+def _was_not_built(read: Future[Block]) -> bool:
+    """Whether a read found its documents missing: they may be there by now."""
+    return read.done() and isinstance(read.exception(), NotBuiltYetError)
 
 
 def validation_batches(
@@ -162,7 +205,7 @@ def validation_batches(
 
 
 def lengths_of(documents: Documents, split: Split) -> Lengths:
-    """The documents of a split, by length alone."""
+    """The documents of a split, by length alone, copied to memory: for what is held out."""
     return Lengths(doc_id=documents.doc_ids(split), num_tokens=documents.num_tokens(split))
 
 

@@ -9,17 +9,18 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline.block import Block
 from pipeline.client import ServeError
+from pipeline.growing_server import serve
 from pipeline.layout import Layout
 from pipeline.rows_state import RowsState
-from pipeline.server import Documents, ReadAhead, RowServer
+from pipeline.server import NotBuiltYetError, ReadAhead, TrainDocuments
 
 
 @ray.remote(num_cpus=0, max_restarts=0)  # restarted by its reader, which knows when it hangs, too
 class RowServerActor:
     """RowServer behind Ray: every method is one line."""
 
-    def __init__(self, open_documents: Callable[[], Documents], layout: Layout) -> None:
-        self._server = ReadAhead(RowServer(open_documents(), layout))
+    def __init__(self, open_documents: Callable[[], TrainDocuments], layout: Layout) -> None:
+        self._server = ReadAhead(serve(open_documents(), layout))
 
     @ray.method  # gives the type checker its signature
     def read(self, state: RowsState, count: int, rows: tuple[int, int]) -> Block:
@@ -30,7 +31,7 @@ class ActorReader:
     """A client's reader: an actor of its own on its own node, that dies with this process."""
 
     def __init__(
-        self, open_documents: Callable[[], Documents], layout: Layout, rows: tuple[int, int]
+        self, open_documents: Callable[[], TrainDocuments], layout: Layout, rows: tuple[int, int]
     ) -> None:
         """Start the actor; waits for nothing.
 
@@ -48,13 +49,20 @@ class ActorReader:
         return self._actor.read.remote(state, count, self._rows)
 
     def result(self, handle: Any, timeout_s: float) -> Block | None:
-        """The answer, or None when it is not there in time."""
+        """The answer, or None when it is not there in time.
+
+        Raises:
+            ServeError: The actor died, or failed.
+            NotBuiltYetError: It found that the documents are not there yet.
+        """
         self._check_ray()
         try:
             return ray.get(handle, timeout=timeout_s)
         except GetTimeoutError:
             return None
         except RayError as error:
+            if isinstance(getattr(error, "cause", None), NotBuiltYetError):
+                raise NotBuiltYetError from None
             raise ServeError(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
 
     def restart(self) -> None:

@@ -2,7 +2,6 @@
 
 import io
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Literal
@@ -11,14 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline.cache import PartCache
 from pipeline.errors import DataError
 from pipeline.files import join, local_path
-from pipeline.manifest import INDEX, TOKENIZER, Manifest, faults, part_faults, read_manifest
+from pipeline.lengths import Mixed, SplitLengths
+from pipeline.manifest import INDEX, TOKENIZER, Manifest, faults, read_manifest
+from pipeline.open_parts import OpenParts
 from pipeline.part import SPLITS, Counts, Part, Tokens, open_arrow
 from pipeline.tokenizer import Tokenizer
 
 Split = Literal["train", "validation"]
-_OPEN_PARTS = 16_384  # mapped at a time; Linux gives a process 65,530 mappings
+MIXTURE = "mixture:"  # begins the name of a mixture of stores (mixture.py)
 
 
 class Store:
@@ -27,12 +29,14 @@ class Store:
     A document's number (doc_id) counts all documents of the store in the order of the manifest.
     """
 
-    def __init__(self, url: str, manifest: Manifest) -> None:
+    def __init__(self, url: str, manifest: Manifest, cache: PartCache | None = None) -> None:
         self.url = url
         self.manifest = manifest
+        self._parts = OpenParts(
+            url, tokenizer=manifest.tokenizer, dtype=manifest.dtype, cache=cache
+        )
+        self._open = self._parts.open
         self._bases = [0, *accumulate(part.documents for part in manifest.parts)]
-        self._open: OrderedDict[int, Part] = OrderedDict()
-        self._hashed: set[int] = set()  # parts whose bytes were held against the manifest here
         self._tokenizer: Tokenizer | None = None
         self._lengths, self._splits = read_index(join(url, INDEX))
         if len(self._lengths) != manifest.documents or self._bases[-1] != manifest.documents:
@@ -42,22 +46,50 @@ class Store:
             )
 
     @classmethod
-    def open(cls, url: str) -> "Store":
+    def open(cls, url: str, cache: PartCache | None = None) -> "Store":
         """Open a store after a look at its manifest and at the size of every file.
 
         Costs one listing of the parts and one pass over index.arrow; no part is opened.
 
+        A name that begins with `mixture:` opens several as one (pipeline/mixture.py).
+
+        Args:
+            url: Local folder or URL.
+            cache: Keeps the parts of a remote store on this machine; without it they are read into
+                memory.
+
         Raises:
             DataError: No manifest, or something does not fit it; the first fault is named.
+            SettingsError: The cache is too small for a part of it.
         """
+        if url.startswith(MIXTURE):
+            from pipeline.mixture import open_mixture  # which is made of stores
+
+            return open_mixture(url, cache)
         manifest = read_manifest(url)
         for fault in faults(url, manifest, rehash=False):
             raise DataError(fault)
-        return cls(url, manifest)
+        if cache and local_path(url) is None:
+            cache.check(manifest.parts)
+        return cls(url, manifest, cache)
 
     @property
     def fingerprint(self) -> str:
         return self.manifest.fingerprint
+
+    @property
+    def tokenizer_sha256(self) -> str:
+        return self.manifest.tokenizer
+
+    @property
+    def documents(self) -> int:
+        """Documents of all splits."""
+        return self.manifest.documents
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of these; EOD not counted."""
+        return self.manifest.tokens
 
     @property
     def vocab_size(self) -> int:
@@ -83,6 +115,14 @@ class Store:
     def doc_ids(self, split: Split) -> Counts:
         """(documents of the split,) their numbers, in the same order."""
         return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
+
+    def by_length(self, split: Split) -> SplitLengths | Mixed:
+        """The documents of a split by length alone, read where they lie."""
+        return self.lengths_from(split, base=0)
+
+    def lengths_from(self, split: Split, *, base: int) -> SplitLengths:
+        """The same, numbered from `base` on."""
+        return SplitLengths(self._lengths, self._splits, SPLITS.index(split), base=base)
 
     def read(self, doc_id: int) -> Tokens:
         """(n + 1,) ids of a document and EOD: a view into the mapped file."""
@@ -123,7 +163,7 @@ class Store:
         """Read everything, hash everything; return all faults, a sentence each."""
         found = list(faults(self.url, self.manifest, rehash=True))
         if not found:
-            self._hashed.update(range(len(self.manifest.parts)))
+            self._parts.mark_hashed(self.manifest.parts)
             for index in range(len(self.manifest.parts)):
                 try:
                     self._part(index)
@@ -139,40 +179,7 @@ class Store:
         return self._open.get(index) or self._part(index), doc_id - self._bases[index]
 
     def _part(self, index: int) -> Part:
-        if index in self._open:
-            return self._open[index]
-        entry = self.manifest.parts[index]
-        url = join(self.url, entry.name)
-        part = Part(url)
-        head = part.head
-        if (head.key, part.num_documents) != (entry.key, entry.documents):
-            raise DataError(
-                f"{url} is a foreign part: it holds task {head.key} with {part.num_documents:,} "
-                f"documents, the manifest says {entry.key} with {entry.documents:,}. Remove it and "
-                "run `longrow build` again."
-            )
-        if (head.tokenizer, head.dtype) != (self.manifest.tokenizer, self.manifest.dtype):
-            raise DataError(
-                f"{url} was encoded with another tokenizer ({head.tokenizer[:12]}) than the "
-                f"store's ({self.manifest.tokenizer[:12]}). Remove it and run `longrow build` "
-                "again."
-            )
-        self._check_bytes(index, url)
-        if len(self._open) >= _OPEN_PARTS:
-            self._open.popitem(last=False)  # views given out keep their mapping alive
-        self._open[index] = part
-        return part
-
-    def _check_bytes(self, index: int, url: str) -> None:
-        """Hash a part when it is first opened: about 0.6 s a gigabyte, once a process.
-
-        A part that lies elsewhere is left to `verify`: to hash it would fetch it twice.
-        """
-        if index in self._hashed or local_path(url) is None:
-            return
-        for fault in part_faults(self.url, self.manifest, index):
-            raise DataError(fault)
-        self._hashed.add(index)
+        return self._parts.part(index, self.manifest.parts[index])
 
     def _check_range(self, ids: npt.NDArray[np.int64]) -> None:
         wrong = ids[(ids < 0) | (ids >= self._bases[-1])]

@@ -6,6 +6,8 @@ No token id stands at two places, so a lost, repeated or foreign token shows at 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from fractions import Fraction
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 
 from pipeline.batch import Batch
 from pipeline.layout import Layout
-from pipeline.order import Int64s, document_at
-from pipeline.rows_state import RowsState
+from pipeline.lengths import Int64s, Lengths, Mixed
+from pipeline.order import document_at, seed_of_source
+from pipeline.rows_state import RowsState, SourceState
 from pipeline.server import RowServer, Split
 
 
@@ -25,12 +28,20 @@ class Positions:
     eod = 1
 
     def __init__(
-        self, num_tokens: Sequence[int], held_out: Sequence[int] = (), vocab_size: int = 70_000
+        self,
+        num_tokens: Sequence[int],
+        held_out: Sequence[int] = (),
+        vocab_size: int = 70_000,
+        mixture: Sequence[tuple[int, int]] = (),
     ) -> None:
+        """`mixture` cuts them into sources: documents and weight of each."""
         self.lengths = np.array(num_tokens, dtype=np.int64)
         self.start = np.cumsum(self.lengths) - self.lengths + 2
         self.vocab_size = max(int(self.lengths.sum()) + 2, vocab_size)
         self.dtype = np.uint16 if self.vocab_size <= 65_536 else np.uint32
+        self.weights = [weight for _, weight in mixture] or [1]
+        counts = [count for count, _ in mixture] or [len(self.lengths)]
+        self.source = np.repeat(np.arange(len(counts)), counts)  # of each document
         self._is_held_out = np.isin(np.arange(len(self.lengths)), held_out)
 
     def doc_ids(self, split: Split) -> Int64s:
@@ -38,6 +49,18 @@ class Positions:
 
     def num_tokens(self, split: Split) -> Int64s:
         return self.lengths[self.doc_ids(split)]
+
+    def by_length(self, split: Split) -> Lengths | Mixed:
+        sources = [
+            Lengths(doc_id=ids, num_tokens=self.lengths[ids]) for ids in self.ids_by_source(split)
+        ]
+        if len(sources) == 1:
+            return sources[0]
+        return Mixed(sources=tuple(sources), weights=tuple(self.weights))
+
+    def ids_by_source(self, split: Split) -> list[Int64s]:
+        ids = self.doc_ids(split)
+        return [ids[self.source[ids] == number] for number in range(len(self.weights))]
 
     def read(self, doc_id: int) -> npt.NDArray[np.uint16 | np.uint32]:
         start, end = self.start[doc_id], self.start[doc_id] + self.lengths[doc_id]
@@ -66,22 +89,74 @@ def inputs_of(documents: Positions, doc_id: int, epoch: int) -> list[Input]:
     ]
 
 
-def streams_by_definition(documents: Positions, layout: Layout, steps: int) -> list[list[Input]]:
-    """The rows' streams: one document after the other to the row with the fewest tokens so far."""
-    doc_ids = documents.doc_ids("train")
-    streams: list[list[Input]] = [[] for _ in range(layout.rows)]
-    epoch = 0
-    while True:
+PAD = Input(token=0, target=-100, doc_id=-1, offset=0, epoch=0)
+
+
+def laid_out(inputs: list[Input], layout: Layout) -> list[Input]:
+    """A document as it takes its place in a row."""
+    beyond = -len(inputs) % layout.segment if layout.boundary == "pad" else 0
+    return inputs + [PAD] * beyond
+
+
+def documents_of_source(
+    documents: Positions, layout: Layout, number: int
+) -> Iterator[tuple[int, int]]:
+    """The documents of a source and their epochs, in the order in which they are dealt."""
+    doc_ids = documents.ids_by_source("train")[number]
+    for epoch in count():
         for index in range(len(doc_ids)):
-            lengths = [len(stream) for stream in streams]
-            if min(lengths) >= steps * layout.segment:
-                return streams
             place = document_at(
-                index, count=len(doc_ids), epoch=epoch, seed=layout.seed, shuffle=layout.shuffle
+                index,
+                count=len(doc_ids),
+                epoch=epoch,
+                seed=seed_of_source(layout.seed, number),
+                shuffle=layout.shuffle,
+                block=layout.block,
             )
-            row = lengths.index(min(lengths))
-            streams[row] += inputs_of(documents, int(doc_ids[place]), epoch)
-        epoch += 1
+            yield int(doc_ids[place]), epoch
+
+
+def streams_by_definition(
+    documents: Positions,
+    layout: Layout,
+    steps: int,
+    *,
+    first: Sequence[tuple[int, int]] = (),
+    dealt: Sequence[SourceState] = (),
+) -> list[list[Input]]:
+    """The rows' streams: one document after the other to the row with the fewest tokens so far.
+
+    It comes from the source that lacks most of its share of the tokens dealt.
+
+    Args:
+        documents: The documents.
+        layout: The rows.
+        steps: Steps that the streams must suffice for.
+        first: doc_id and epoch of documents that go before all others, and are not counted.
+        dealt: What of each source was dealt before.
+    """
+    streams: list[list[Input]] = [[] for _ in range(layout.rows)]
+    shares = [Fraction(weight, sum(documents.weights)) for weight in documents.weights]
+    come = [documents_of_source(documents, layout, number) for number in range(len(shares))]
+    tokens = [source.tokens_dealt for source in dealt] or [0] * len(shares)
+    for number, source in enumerate(dealt):
+        passed = source.epoch * len(documents.ids_by_source("train")[number]) + source.next_index
+        for _ in range(passed):
+            next(come[number])
+    again = list(first)
+    while True:
+        lengths = [len(stream) for stream in streams]
+        if min(lengths) >= steps * layout.segment:
+            return streams
+        lacks = [share * sum(tokens) - has for share, has in zip(shares, tokens, strict=True)]
+        number = lacks.index(max(lacks))
+        doc_id, epoch = again[0] if again else next(come[number])
+        inputs = laid_out(inputs_of(documents, doc_id, epoch), layout)
+        if again:
+            again.pop(0)
+        else:
+            tokens[number] += len(inputs)
+        streams[lengths.index(min(lengths))] += inputs
 
 
 def batch_by_definition(streams: list[list[Input]], layout: Layout, step: int) -> Batch:
@@ -157,6 +232,22 @@ def runs(draw: st.DrawFn) -> tuple[Positions, Layout]:
         rows=rows,
         segment=draw(st.integers(1, 12)),
         seed=draw(st.integers(0, 2**63 - 1)),
-        shuffle=draw(st.sampled_from(["global", "none"])),
+        shuffle=draw(st.sampled_from(["global", "block", "none"])),
+        block=draw(st.integers(1, 5)),
+        boundary=draw(st.sampled_from(["pack", "pad"])),
     )
-    return draw(corpora(least=rows)), layout
+    if not draw(st.booleans()):
+        return draw(corpora(least=rows)), layout
+    weights = draw(st.lists(st.integers(1, 5), min_size=2, max_size=3))
+    parts = [draw(corpora(least=-(-rows * weight // sum(weights)))) for weight in weights]
+    held_out = np.concatenate([part.doc_ids("validation") + base for base, part in _based(parts)])
+    mixture = [(len(part.lengths), weight) for part, weight in zip(parts, weights, strict=True)]
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Positions(lengths.tolist(), held_out.tolist(), mixture=mixture), layout
+
+
+def _based(parts: Sequence[Positions]) -> Iterator[tuple[int, Positions]]:
+    base = 0
+    for part in parts:
+        yield base, part
+        base += len(part.lengths)

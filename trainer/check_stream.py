@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from model.reach import reach_of
+from pipeline.batch import NO_TARGET, Batch
 from trainer import evaluation
 from trainer.check_model import Wrong, fresh, near, require
 from trainer.step import Objective, Rows
@@ -22,7 +23,8 @@ def segments_in_order(case: "Case") -> None:
         doc_id, offset = int(case.state.doc_id[row]), 0
         text = store.read(doc_id) if doc_id >= 0 else np.empty(0, dtype=np.int64)
         if doc_id >= 0:
-            offset = case.state.step * L - int(case.state.began[row])  # of its next input
+            steps = case.state.step - case.state.first_step
+            offset = steps * L - int(case.state.began[row])  # of its next input
         for number, batch in enumerate(case.batches):
             where = f"step {case.state.step + number}, row {row}"
             require(
@@ -30,7 +32,10 @@ def segments_in_order(case: "Case") -> None:
                 f"{where}: reset is {batch.reset[row]} at offset {batch.offset[row, 0]}",
             )
             for column in range(L):
-                if offset == len(text):  # the document has ended, and any other may begin
+                if offset >= len(text):  # the document has ended, and any other may begin
+                    if column and case.layout.boundary == "pad":
+                        _only_pads(batch, row, column, where)
+                        break
                     doc_id, offset = int(batch.doc_id[row, column]), 0
                     text = store.read(doc_id)
                 names = ("doc_id", "offset", "tokens", "targets")
@@ -43,6 +48,17 @@ def segments_in_order(case: "Case") -> None:
                     f"wanted {wanted}",
                 )
                 offset += 1
+
+
+def _only_pads(batch: Batch, row: int, column: int, where: str) -> None:
+    """The rest of the segment is nothing to read, to score or to remember."""
+    for name, wanted in (("doc_id", -1), ("offset", 0), ("targets", NO_TARGET)):
+        found = getattr(batch, name)[row, column:]
+        require(
+            bool((found == wanted).all()),
+            f"{where}: the pads from column {column} on have {name} {found.tolist()}, wanted is "
+            f"{wanted}",
+        )
 
 
 def loss_on_the_segment(case: "Case") -> None:

@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from model.config import ModelError
 from model.memory import Memory, empty_memory
 from model.transformer_xl import TransformerXL
 from pipeline.errors import DataError
-from pipeline.layout import RowsError
+from pipeline.growing import GrowingStore
+from pipeline.growing_server import serve
+from pipeline.layout import Layout, RowsError
+from pipeline.reshard import reshard
 from pipeline.rows_state import RowsState
-from pipeline.server import RowServer
+from pipeline.server import Server
 from pipeline.store import Store
+from trainer.average import begin_average
 from trainer.board import Reporter
 from trainer.checkpoint import (
     drop_unfinished,
+    load_average,
     load_memory,
     load_optimizer,
     load_weights,
@@ -30,8 +35,11 @@ from trainer.checkpoint import (
     read_state,
     step_of,
 )
-from trainer.errors import ConfigError, OvertakenError
+from trainer.counters import SKIPS_IN_ROW, Counters
+from trainer.documents import check_parts
+from trainer.errors import ConfigError, DivergedError, OvertakenError
 from trainer.group import Group
+from trainer.load import initial_weights
 from trainer.optimizer import make_optimizer
 from trainer.plan import TrainPlan, check_identity
 from trainer.run_folder import Attempt, RunFolder
@@ -42,6 +50,7 @@ T = TypeVar("T")
 
 # Errors that the next attempt would meet again, and the kind that decides the exit code.
 REPEATABLE: dict[type[Exception], str] = {
+    DivergedError: "error",
     OvertakenError: "overtaken",  # before its family, ConfigError
     DataError: "data",
     ConfigError: "config",
@@ -93,21 +102,6 @@ def together(group: Group, act: Callable[[], T]) -> T:
     return result[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
-    """What a decision of the loop reads beside the step: saved with it.
-
-    Attributes:
-        skipped: Updates skipped so far.
-        skipped_in_row: Updates skipped since the last applied one.
-        targets: Targets that entered a loss.
-    """
-
-    skipped: int = 0
-    skipped_in_row: int = 0
-    targets: int = 0
-
-
 @dataclass(slots=True, kw_only=True)
 class Training:
     """A rank in the middle of a run: all that changes from step to step."""
@@ -119,23 +113,9 @@ class Training:
     memory: Memory
     rows: RowsState
     counters: Counters
+    resharded: str = ""  # what became of the rows, where they were dealt anew
+    average: list[Tensor]  # of the weights, in their order; empty where none is kept
     inexact: str = ""  # why this attempt will not repeat every bit, if it will not
-
-
-def open_store(plan: TrainPlan) -> Store:
-    """Open the plan's store and see that it is the one the driver saw.
-
-    Raises:
-        DataError: It is not, or it cannot be read.
-    """
-    store = Store.open(plan.store)
-    if store.fingerprint != plan.store_fingerprint:
-        raise DataError(
-            f"{plan.store} has fingerprint {store.fingerprint[:12]}, the driver saw "
-            f"{plan.store_fingerprint[:12]}. Workers must see the same store: put it where all "
-            "nodes read it."
-        )
-    return store
 
 
 def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[Attempt, Path | None]:
@@ -216,7 +196,7 @@ def _check_shared(folder: RunFolder, launch: str, world_size: int) -> None:
 def restore(
     plan: TrainPlan,
     group: Group,
-    store: Store,
+    store: Store | GrowingStore,
     *,
     attempt: Attempt,
     checkpoint: Path | None,
@@ -231,20 +211,39 @@ def restore(
     """
     model = TransformerXL(plan.model, seed=plan.seed).to(group.device)  # the same on every rank
     optimizer = make_optimizer(model, plan.optimizer)
-    server = RowServer(store, plan.layout)
-    inexact = ""
+    server = serve(store, plan.layout)
+    inexact, resharded, average = "", "", list[Tensor]()
     if checkpoint is None:
+        if plan.init:
+            initial_weights(plan.init, model, tokenizer_sha256=plan.tokenizer_sha256)
+        average = begin_average(model) if plan.trainer.average else []
         memory = empty_memory(model.config, mine[1] - mine[0], device=group.device)
         rows, counters = server.initial_state(), Counters()
     else:
         saved = read_state(checkpoint)
-        check_identity(saved["identity"], plan.identity(), where=str(checkpoint))
+        check_identity(
+            saved["identity"], plan.identity(), where=str(checkpoint), reshard=plan.reshard
+        )
+        check_parts(store, saved, where=checkpoint)
         load_weights(checkpoint, model)
         load_optimizer(checkpoint, model, optimizer)
-        memory = load_memory(checkpoint, mine, group.device).resized(plan.model.memory)
+        if saved["plan"]["trainer"].get("average"):
+            kept = load_average(checkpoint, model)
+            average = kept if plan.trainer.average else []
+        elif plan.trainer.average:
+            average = begin_average(model)  # it was switched on: from here
         rows = RowsState.from_json(saved["rows"])
-        counters = replace(Counters(**saved["counters"]), skipped_in_row=0)  # another chance
-        _check_next_batch(server, rows, saved, checkpoint)
+        counters = Counters(**saved["counters"])
+        if counters.skipped_in_row >= SKIPS_IN_ROW:  # it was stopped for that: another chance
+            counters = replace(counters, skipped_in_row=0)
+        layout = Layout(**saved["plan"]["layout"])
+        _check_next_batch(serve(store, layout), rows, saved, checkpoint)
+        if layout.identity() == plan.layout.identity():
+            memory = load_memory(checkpoint, mine, group.device).resized(plan.model.memory)
+        else:
+            dealt = reshard(store.by_length("train"), rows, old=layout, new=plan.layout)
+            rows, resharded = dealt.state, dealt.in_words(layout, plan.layout)
+            memory = empty_memory(model.config, mine[1] - mine[0], device=group.device)
         inexact = "; ".join(
             f"{name} was {saved[name]} and is {now}"
             for name, now in (("world_size", attempt.world_size), ("threads", attempt.threads))
@@ -258,13 +257,17 @@ def restore(
         memory=memory,
         rows=rows,
         counters=counters,
+        resharded=resharded,
+        average=average,
         inexact=inexact,
     )
 
 
 def _check_next_batch(
-    server: RowServer, rows: RowsState, saved: dict[str, Any], checkpoint: Path
+    server: Server, rows: RowsState, saved: dict[str, Any], checkpoint: Path
 ) -> None:
+    if not saved["next_batch"]:
+        return  # it was not built then; the parts before it were compared
     found = server.digest_of_next(rows)
     if found != saved["next_batch"]:
         raise DataError(

@@ -97,13 +97,39 @@ def test_memory_and_object_store_stay_flat() -> None:
     client.close()
 
 
+def test_ten_thousand_steps_leave_nothing_behind_in_either_process() -> None:
+    """Few tokens a step, so that what a step leaves shows: 1 kB each would be 8 MB here."""
+    layout = Layout(rows=2, segment=8, seed=3)
+    server = RowServer(open_documents(), layout)
+    reader = ActorReader(open_documents, layout, (0, 2))
+    client = RowClient(
+        server, state=server.initial_state(), rows=(0, 2), reader=reader, warn=pytest.fail
+    )
+    while client.steps_read == 0:
+        client.next()
+        time.sleep(0.01)
+    pids = (os.getpid(), pid_of(reader))
+    seen: dict[int, list[int]] = {pid: [] for pid in pids}
+    for step in range(10_000):
+        client.next()
+        if step >= 2_000 and step % 500 == 0:  # warm by then
+            for pid in pids:
+                seen[pid].append(resident_bytes(pid))
+    assert client.steps_read > 9_000
+    for pid in pids:
+        first, last = sorted(seen[pid][:5])[2], sorted(seen[pid][-5:])[2]
+        assert last - first < 4_000_000, f"{pid}: {seen[pid]}"
+    client.close()
+
+
 def object_store_bytes() -> int:
     """What lies in the object store."""
     state = get_state_from_address(ray.get_runtime_context().gcs_address)
     return get_memory_info_reply(state).store_stats.object_store_bytes_used
 
 
-def resident_bytes() -> int:
-    """Memory of this process alone, without the object store that it maps."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+def resident_bytes(pid: int | str = "self") -> int:
+    """Memory of a process alone, without the object store that it maps."""
+    told = Path(f"/proc/{pid}/status").read_text()
+    status = dict(line.split(":", 1) for line in told.splitlines())
     return int(status["RssAnon"].split()[0]) * 1024

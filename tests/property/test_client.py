@@ -191,6 +191,55 @@ def test_no_more_blocks_are_asked_for_than_agreed_and_the_state_is_what_was_cons
     client.close()
 
 
+@given(
+    latencies=st.lists(st.floats(0.0, 1.0, exclude_max=True), min_size=1, max_size=8),
+    burst=st.floats(0.0, 1.9),
+    block=st.integers(2, 16),
+    ask_ready=st.booleans(),
+)
+def test_one_call_in_flight_suffices_for_a_server_that_is_as_fast_as_the_loop(
+    latencies: list[float], burst: float, block: int, ask_ready: bool
+) -> None:
+    """It may take as long as its steps; a faster one, once, as long as those of two blocks."""
+    if burst >= 1:
+        latencies = [0.7 * share for share in latencies]  # 12 of them bring two blocks into hand
+    server, clock = RowServer(Positions([5, 9, 3, 7]), Layout(rows=2, segment=4)), Clock()
+    step_s = 0.05
+    calls: list[float] = []
+
+    class Slow(FlakyReader):
+        def submit(self, state: RowsState, count: int) -> Any:
+            number = len(calls)
+            share = burst if number == 12 else latencies[number % len(latencies)]
+            calls.append(share * block * step_s)
+            return [calls[-1] + clock.now, *super().submit(state, count)[2:]]
+
+        def result(self, handle: Any, timeout_s: float) -> Block | None:
+            there_at, state, count = handle
+            return super().result(["late", there_at, state, count], timeout_s)
+
+    client = RowClient(
+        server,
+        state=server.initial_state(),
+        rows=(0, 2),
+        reader=Slow(server, (0, 2), clock),
+        warn=pytest.fail,
+        block=block,
+        deadline_s=1e9,
+        clock=clock,
+    )
+    at_start = 0.0
+    for step in range(40 * block):
+        while ask_ready and not client.ready():
+            clock.now += 0.01
+        client.next()
+        clock.now += step_s
+        if step == 4 * block:  # it had to start
+            at_start = client.waited_s
+    assert len(calls) > 30
+    assert client.waited_s == pytest.approx(at_start)
+
+
 def test_an_error_of_the_data_reaches_the_loop() -> None:
     documents = Positions([5, 9, 3, 7])
     server = RowServer(documents, Layout(rows=2, segment=4, shuffle="none"))

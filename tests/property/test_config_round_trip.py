@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from jobs.config import RunConfig, from_dict, keys, read_config
 from jobs.toml import to_toml
+from pipeline.mixture import Weighted
 from trainer.errors import ConfigError
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -35,6 +36,9 @@ def values_of(key: str, hint: Any) -> st.SearchStrategy[Any]:
         str: text,
         tuple[str, ...]: st.lists(text),
         tuple[int, ...]: st.just([1, 2]),
+        tuple[Weighted, ...]: st.lists(
+            st.fixed_dictionaries({"store": st.just("a") | text, "weight": st.floats(0.1, 9)})
+        ),
     }
     return kinds.get(hint, st.nothing())
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import DataError
 from pipeline.layout import Layout, RowsError, rows_of_rank
-from pipeline.order import Lengths
+from pipeline.lengths import Lengths
 from pipeline.rows import advance, initial_state, next_reading, state_after
 from pipeline.server import RowServer, lengths_of
 from tests.streams import (
@@ -45,10 +46,11 @@ def test_every_token_is_predicted_once_an_epoch_in_order_within_one_row(run: Run
     for batch, state in walk(server, server.initial_state(), 10_000):
         for row, line in enumerate(read):
             columns = (batch.tokens, batch.targets, batch.doc_id, batch.offset)
-            line.extend(zip(*(column[row].tolist() for column in columns), strict=True))
-        # All of epoch 0 has been read once every row is inside a document of a later one.
+            read_now = zip(*(column[row].tolist() for column in columns), strict=True)
+            line.extend(one for one in read_now if one[2] >= 0)  # pads are no inputs
+        # All of epoch 0 has been read once it is dealt and no row is inside a document of it.
         inside = state.began < state.step * layout.segment
-        if (state.epoch[inside] >= 1).all() and inside.all():
+        if min(source.epoch for source in state.sources) and state.epoch[inside].all():
             break
     whole: Counter[int] = Counter()
     for line in read:
@@ -67,18 +69,35 @@ def test_every_token_is_predicted_once_an_epoch_in_order_within_one_row(run: Run
 
 
 @given(run=runs())
-def test_an_epoch_is_dealt_whole_before_the_next_begins(run: Run) -> None:
+def test_an_epoch_of_a_source_is_dealt_whole_before_its_next_begins(run: Run) -> None:
     documents, layout = run
-    state, lengths = initial_state(layout), lengths_of(documents, "train")
+    server = RowServer(documents, layout)
+    state = server.initial_state()
     dealt: list[tuple[int, int]] = []
     for _ in range(60):
-        reading, state = next_reading(lengths, layout, state)
+        reading, state = next_reading(server.lengths, layout, state)
         dealt += reading.dealt[["epoch", "doc_id"]].tolist()
-    count = len(lengths.doc_id)
-    for epoch in range(len(dealt) // count):
-        pass_ = dealt[epoch * count : (epoch + 1) * count]
-        assert sorted(pass_) == [(epoch, doc_id) for doc_id in lengths.doc_id.tolist()]
-    assert len(dealt) == state.sources[0].epoch * count + state.sources[0].next_index
+    for number, doc_ids in enumerate(documents.ids_by_source("train")):
+        count, source = len(doc_ids), state.sources[number]
+        ours = [(epoch, doc_id) for epoch, doc_id in dealt if doc_id in doc_ids]
+        for epoch in range(len(ours) // count):
+            pass_ = ours[epoch * count : (epoch + 1) * count]
+            assert sorted(pass_) == [(epoch, doc_id) for doc_id in doc_ids.tolist()]
+        assert len(ours) == source.epoch * count + source.next_index
+
+
+@given(run=runs(), steps=st.integers(1, 60))
+def test_no_source_of_a_mixture_lacks_or_exceeds_its_share_by_more_than_documents(
+    run: Run, steps: int
+) -> None:
+    documents, layout = run
+    server = RowServer(documents, layout)
+    state = advance(server.lengths, layout, server.initial_state(), steps)
+    dealt = [source.tokens_dealt for source in state.sources]
+    longest = int(layout.taken(int(documents.lengths.max())))
+    for tokens, weight in zip(dealt, documents.weights, strict=True):
+        lack = Fraction(weight, sum(documents.weights)) * sum(dealt) - tokens
+        assert -longest < lack <= max(0, (len(dealt) - 1) * longest)
 
 
 @given(run=runs(), steps=st.integers(0, 12), tail=st.integers(1, 6))
@@ -103,8 +122,9 @@ def test_a_resume_of_a_resume_is_a_resume(run: Run, pieces: list[int]) -> None:
 @given(run=runs(), first=st.integers(0, 80), steps=st.integers(0, 200))
 def test_going_ahead_is_walking(run: Run, first: int, steps: int) -> None:
     documents, layout = run
-    lengths = lengths_of(documents, "train")
-    state = advance(lengths, layout, initial_state(layout), first)
+    server = RowServer(documents, layout)
+    lengths = server.lengths
+    state = advance(lengths, layout, server.initial_state(), first)
     ahead = advance(lengths, layout, state, steps)
     for _ in range(steps):
         before = state
@@ -116,8 +136,8 @@ def test_going_ahead_is_walking(run: Run, first: int, steps: int) -> None:
 @given(run=runs(), steps=st.integers(1, 40))
 def test_nothing_is_dealt_before_a_row_needs_it(run: Run, steps: int) -> None:
     documents, layout = run
-    lengths = lengths_of(documents, "train")
-    state = initial_state(layout)
+    server = RowServer(documents, layout)
+    lengths, state = server.lengths, server.initial_state()
     for step in range(steps):
         reading, state = next_reading(lengths, layout, state)
         assert (reading.dealt["began"] < (step + 1) * layout.segment).all()

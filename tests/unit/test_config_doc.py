@@ -11,7 +11,7 @@ from jobs import config_doc
 from jobs.config import keys
 from jobs.config_doc import limits, page
 from trainer.errors import ConfigError
-from trainer.loop import evaluation_line
+from trainer.examiner import evaluation_line
 from trainer.settings import TrainerSettings
 
 ROOT = Path(__file__).parents[2]

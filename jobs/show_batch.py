@@ -1,0 +1,159 @@
+"""`longrow show RUN --batch STEP`: the very texts that a past step read, for who hunts a spike."""
+
+import json
+from typing import Any
+
+import click
+
+from jobs.find import config_of
+from pipeline.anchors import Anchor, at, first_anchor
+from pipeline.batch import Batch, digest
+from pipeline.lengths import mixed
+from pipeline.mixture import Mixture
+from pipeline.server import RowServer
+from pipeline.store import Store
+from trainer.anchors import nearest_anchor
+from trainer.errors import ConfigError
+from trainer.run_folder import RunFolder
+
+
+def show_batch(folder: RunFolder, step: int) -> dict[str, Any]:
+    """Print what each row read in a step.
+
+    Args:
+        folder: The run's.
+        step: As the lines of metrics.jsonl count, from 1.
+
+    Returns:
+        JSON types; `sha256` is the digest of the batch of all rows (docs/formats.md, 1.5).
+
+    Raises:
+        ConfigError: The run has not come so far.
+        DataError: Its store is not there any more, or is another one now.
+    """
+    line = _line(folder, step)
+    store, anchor = anchor_of(folder, step - 1)
+    lengths = store.by_length("train")
+    server = RowServer(store, anchor.layout)
+    state = at(anchor, lengths, step - 1).state
+    batch = server.read(state, 1, (0, anchor.layout.rows)).batch(0)
+    facts = {
+        "run": str(folder.path),
+        "step": step,
+        "store": store.url,
+        "sha256": digest(batch),
+        "train_loss": line["train/loss"],
+        "grad_norm": line["train/grad_norm"],
+        "rows": [
+            {"row": row, "pieces": list(_pieces(store, batch, row))}
+            for row in range(anchor.layout.rows)
+        ],
+    }
+    click.echo(
+        f"step {step} of {folder.path}: loss {_number(line['train/loss'])}, gradient norm "
+        f"{_number(line['train/grad_norm'])}\n{anchor.layout.rows} rows of "
+        f"{anchor.layout.segment} tokens from {store.url}\nsha256 {facts['sha256']}"
+    )
+    for row in facts["rows"]:
+        click.echo(f"\nrow {row['row']}")
+        for piece in row["pieces"]:
+            click.echo(_in_words(piece))
+    return facts
+
+
+def anchor_of(folder: RunFolder, step: int) -> tuple[Store, Anchor]:
+    """The store of a run, and a state of its rows at or before `step` steps done.
+
+    Raises:
+        ConfigError: The run names no store.
+        DataError: Another store lies there now.
+    """
+    anchor = nearest_anchor(folder, step)
+    if anchor is None:  # a run from before there were anchors: its rows never changed
+        config = config_of(folder)
+        store = Store.open(config.data.reads)
+        sources = len(mixed(store.by_length("train")).sources)
+        return store, first_anchor(
+            config.rows, store=store.url, store_fingerprint=store.fingerprint, sources=sources
+        )
+    store = Store.open(anchor.store)
+    # A store that was built meanwhile had none yet; the documents are held against the state.
+    if anchor.store_fingerprint not in ("", store.fingerprint):
+        raise ConfigError(
+            f"{anchor.store} has fingerprint {store.fingerprint[:12]}, the run read "
+            f"{anchor.store_fingerprint[:12]}: the store was built anew since, and its old texts "
+            "cannot be shown."
+        )
+    return store, anchor
+
+
+def _line(folder: RunFolder, step: int) -> dict[str, Any]:
+    """The metric line of a step."""
+    last = 0
+    for line in folder.lines():
+        if line["kind"] == "step":
+            if line["step"] == step:
+                return line
+            last = line["step"]
+    raise ConfigError(
+        f"--batch {step}: {folder.path} has read the steps 1 to {last}. Name one of them."
+    )
+
+
+def _pieces(store: Store, batch: Batch, row: int) -> Any:
+    """The stretches of documents that a row read, in order, with their texts."""
+    tokenizer = store.tokenizer()
+    segment = batch.tokens.shape[1]
+    column = 0
+    while column < segment:
+        doc_id, offset = int(batch.doc_id[row, column]), int(batch.offset[row, column])
+        end = column + 1
+        while (
+            end < segment
+            and batch.doc_id[row, end] == doc_id
+            and (doc_id < 0 or batch.offset[row, end] > 0)
+        ):
+            end += 1
+        told: dict[str, Any] = {"column": column, "inputs": end - column, "document": None}
+        if doc_id >= 0:
+            ids = batch.tokens[row, column:end]
+            source, record = store.origin(doc_id)
+            told |= {
+                "document": doc_id,
+                "store": _store_of(store, doc_id),
+                "id": store.uid(doc_id),
+                "source": source,
+                "record": record,
+                "offset": offset,
+                "tokens": len(store.read(doc_id)) - 1,
+                "reset": offset == 0,
+                "ends": int(batch.targets[row, end - 1]) == store.eod,
+                "text": tokenizer.decode(ids if offset else ids[1:]),
+            }
+        yield told
+        column = end
+
+
+def _store_of(store: Store, doc_id: int) -> str:
+    """URL of the store that holds a document, of a mixture or alone."""
+    if isinstance(store, Mixture):
+        return store.stores[store.number_of(doc_id)].url
+    return store.url
+
+
+def _in_words(piece: dict[str, Any]) -> str:
+    if piece["document"] is None:
+        return f"  column {piece['column']}: {piece['inputs']} pads"
+    last = piece["offset"] + piece["inputs"] - 1
+    reset = ", begins here" if piece["reset"] else ""
+    ends = ", ends here" if piece["ends"] else ""
+    text = json.dumps(piece["text"], ensure_ascii=False)[1:-1]
+    return (
+        f"  column {piece['column']}: document {piece['document']} `{piece['id']}` "
+        f"({piece['source']} at {piece['record']}), offsets {piece['offset']:,} to {last:,} of "
+        f"{piece['tokens'] + 1:,}{reset}{ends}\n    {text}"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4f}"

@@ -1,0 +1,77 @@
+"""A run's anchors: states of its rows along the way, in its folder.
+
+anchors/step_SSSSSSSS.json: one every 4,096 steps, and where an attempt began. Each checkpoint is
+one too, as long as it is kept. From the nearest of them any batch of the run is read again.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.anchors import EVERY, Anchor
+from pipeline.errors import DataError
+from pipeline.files import write_whole
+from pipeline.layout import Layout
+from pipeline.rows_state import RowsState
+from trainer.checkpoint import living, read_state, step_of
+from trainer.plan import TrainPlan
+from trainer.run_folder import RunFolder
+
+
+def anchor_is_due(step: int) -> bool:
+    """Whether an anchor is kept when `step` steps are done."""
+    return step % EVERY == 0
+
+
+def keep_anchor(folder: RunFolder, plan: TrainPlan, state: RowsState) -> None:
+    """Write an anchor, whole."""
+    anchor = Anchor(
+        store=plan.store,
+        store_fingerprint=plan.store_fingerprint,
+        layout=plan.layout,
+        state=state,
+    )
+    folder.anchors.mkdir(exist_ok=True)
+    path = folder.anchors / f"step_{state.step:08d}.json"
+    write_whole(str(path), (json.dumps(anchor.to_json()) + "\n").encode())
+
+
+def nearest_anchor(folder: RunFolder, step: int) -> Anchor | None:
+    """The whole anchor, or checkpoint, that is nearest to `step` steps done and not past it.
+
+    Of a checkpoint and an anchor of one step the anchor is taken: at a change of the rows it holds
+    those that came after.
+    """
+    for _, is_anchor, path in sorted(_places(folder, step), reverse=True):
+        try:
+            return _read(path) if is_anchor else _of_checkpoint(path)
+        except DataError:
+            continue  # an older one gives the same, with a longer walk
+    return None
+
+
+def _places(folder: RunFolder, step: int) -> Iterator[tuple[int, bool, Path]]:
+    for path in folder.anchors.glob("step_*.json"):
+        if (done := int(path.stem.removeprefix("step_"))) <= step:
+            yield done, True, path
+    for path in living(folder.checkpoints, folder.attempts()):
+        if (done := step_of(path)) <= step:
+            yield done, False, path
+
+
+def _read(path: Path) -> Anchor:
+    try:
+        return Anchor.from_json(json.loads(path.read_bytes()))
+    except ValueError as error:
+        raise DataError(f"{path} is no JSON: {error}.") from error
+
+
+def _of_checkpoint(path: Path) -> Anchor:
+    state = read_state(path)
+    plan = state["plan"]
+    return Anchor(
+        store=plan["store"],
+        store_fingerprint=plan["store_fingerprint"],
+        layout=Layout(**plan["layout"]),
+        state=RowsState.from_json(state["rows"]),
+    )
