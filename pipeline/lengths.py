@@ -13,6 +13,7 @@ import numpy.typing as npt
 Int64s = npt.NDArray[np.int64]
 _BLOCK = 512  # documents between two counts of a split
 _AT_ONCE = 1024  # blocks looked at
+_NO_SPLIT = 255
 
 
 class Source(Protocol):
@@ -74,6 +75,10 @@ class SplitLengths:
         """
         self._num_tokens, self._splits, self._split = num_tokens, splits, split
         self._base = base
+        whole = len(splits) // _BLOCK * _BLOCK
+        self._blocks = splits[:whole].reshape(-1, _BLOCK)  # as mapped
+        self._tail = np.full(_BLOCK, _NO_SPLIT, dtype=np.uint8)
+        self._tail[: len(splits) - whole] = splits[whole:]
         # (blocks + 1,) documents of the split before each block
         self._before = np.zeros(-(-len(splits) // _BLOCK) + 1, dtype=np.int64)
         for low in range(0, len(splits), _AT_ONCE * _BLOCK):
@@ -106,9 +111,10 @@ class SplitLengths:
     def _select(self, place: Int64s) -> Int64s:
         """(N,) rows of the index that hold the split's documents at `place`."""
         block = np.searchsorted(self._before, place, side="right") - 1
-        rows = block[:, None] * _BLOCK + np.arange(_BLOCK)  # (N, 512)
-        is_in = self._splits[np.minimum(rows, len(self._splits) - 1)] == self._split
-        passed = np.cumsum(is_in, axis=1, dtype=np.int16)
+        splits = np.empty((len(place), _BLOCK), dtype=np.uint8)
+        whole = block < len(self._blocks)
+        splits[whole], splits[~whole] = self._blocks[block[whole]], self._tail
+        passed = np.cumsum(splits == self._split, axis=1, dtype=np.int16)  # (N, 512)
         within = place - self._before[block]
         return block * _BLOCK + np.argmax(passed > within[:, None], axis=1)
 

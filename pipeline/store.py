@@ -20,6 +20,7 @@ from pipeline.part import SPLITS, Counts, Part, Tokens, open_arrow
 from pipeline.tokenizer import Tokenizer
 
 Split = Literal["train", "validation"]
+_AT_ONCE = 1 << 20  # documents whose split is looked at: of a large index nothing is held twice
 MIXTURE = "mixture:"  # begins the name of a mixture of stores (mixture.py)
 
 
@@ -110,11 +111,16 @@ class Store:
 
     def num_tokens(self, split: Split) -> Counts:
         """(documents of the split,) tokens of text of each, EOD not counted, in store order."""
-        return self._lengths[self._splits == SPLITS.index(split)]
+        return self._lengths[self.doc_ids(split)]
 
     def doc_ids(self, split: Split) -> Counts:
         """(documents of the split,) their numbers, in the same order."""
-        return np.flatnonzero(self._splits == SPLITS.index(split)).astype(np.int64)
+        wanted = SPLITS.index(split)
+        found = [
+            np.flatnonzero(self._splits[low : low + _AT_ONCE] == wanted) + low
+            for low in range(0, len(self._splits), _AT_ONCE)
+        ]
+        return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
     def by_length(self, split: Split) -> SplitLengths | Mixed:
         """The documents of a split by length alone, read where they lie."""

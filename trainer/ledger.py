@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pipeline.batch import Batch
-from pipeline.rows_state import RowsState
+from pipeline.rows_state import RowsState, SourceState
 from trainer.counters import Counters
 from trainer.group import Group
 from trainer.step import StepResult
@@ -116,7 +116,7 @@ class Ledger:
                     "data/document_starts": int(starts),
                     "data/duplicate_rows": _duplicates(entry.rows),
                     **self._usage(seconds),
-                    **_by_source(entry.rows),
+                    **by_source(entry.rows.sources),
                 }
             )
 
@@ -148,13 +148,13 @@ def _duplicates(rows: RowsState) -> int:
     return len(rows.doc_id) - len(np.unique(rows.doc_id))
 
 
-def _by_source(rows: RowsState) -> dict[str, float]:
+def by_source(sources: Sequence[SourceState]) -> dict[str, float]:
     """Of a mixture: tokens dealt of each store, the epoch it is in, its share of all tokens."""
-    if len(rows.sources) == 1:
+    if len(sources) == 1:
         return {}
-    total = sum(source.tokens_dealt for source in rows.sources)
+    total = sum(source.tokens_dealt for source in sources)
     told: dict[str, float] = {}
-    for number, source in enumerate(rows.sources):
+    for number, source in enumerate(sources):
         told[f"data/source_{number}/tokens"] = source.tokens_dealt
         told[f"data/source_{number}/epoch"] = source.epoch
         told[f"data/source_{number}/share"] = source.tokens_dealt / total

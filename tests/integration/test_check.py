@@ -62,7 +62,7 @@ def test_nothing_is_wrong_where_nothing_is(
     assert [(point.name, point.wrong) for point in points] == [(name, "") for name in POINTS]
 
 
-PADDED = dataclasses.replace(LAYOUT, boundary="pad")
+PADDED = dataclasses.replace(LAYOUT, boundary="pad", segment=64)  # pads from the first step on
 
 
 @pytest.mark.parametrize("step", [0, 7])

@@ -168,3 +168,23 @@ def test_the_command_prints_texts_and_rows_and_refuses_what_cannot_be(
     for words in (("--batch", "5"), ("--batch", "1", "--rows", "3"), ("--rows", "3")):
         assert code_of("show", run, *words) == 2
     assert code_of("show", str(tiny_store), "--batch", "1") == 2
+
+
+def test_new_rows_are_the_runs_from_their_first_step_on(
+    tiny_store: Path, tmp_path: Path, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tiny_plan(tiny_store, tmp_path / "run", steps=3)
+    train_here(plan)
+    moved = replace(until(plan, 6), layout=Layout(rows=2, segment=10, seed=3))
+
+    def dies(*_args: Any, **_settings: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.loop, "take_step", dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            train_here(replace(moved, reshard=True))
+    verdict, notes = train_here(moved)  # as Ray Train starts it again: nothing is dealt anew
+    assert (verdict.status, verdict.step) == ("done", 6)
+    assert not any("dealt anew" in note for note in notes)
+    assert_shown_as_read(tmp_path / "run", read, 6)

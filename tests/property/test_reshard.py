@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline.errors import DataError
 from pipeline.layout import Layout, RowsError
 from pipeline.reshard import reshard
-from pipeline.rows import advance, next_reading
+from pipeline.rows import advance, next_reading, state_after
 from pipeline.rows_state import RowsState
 from pipeline.server import RowServer
 from tests.streams import (
@@ -102,7 +102,9 @@ def test_going_ahead_in_new_rows_is_walking(
     state = reshard(lengths, state, old=old, new=new).state
     ahead = advance(lengths, new, state, steps)
     for _ in range(steps):
-        _, state = next_reading(lengths, new, through_json(state))
+        before_it = state
+        reading, state = next_reading(lengths, new, through_json(state))
+        assert state_after(before_it, reading) == state
     assert ahead == state
 
 

@@ -10,8 +10,10 @@ import pytest
 from jobs import config_doc
 from jobs.config import keys
 from jobs.config_doc import limits, page
+from pipeline.rows_state import SourceState
 from trainer.errors import ConfigError
 from trainer.examiner import evaluation_line
+from trainer.ledger import by_source
 from trainer.settings import TrainerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +74,13 @@ def emitted() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 names |= {node.value} if METRIC.fullmatch(node.value) else set()
-    return names | scored()
+    return (names - {"data/source_"}) | scored() | dealt()
+
+
+def dealt() -> set[str]:
+    """What is told of each store of a mixture, its number as K."""
+    told = by_source((SourceState(tokens_dealt=1), SourceState(tokens_dealt=2)))
+    return {re.sub(r"source_\d+", "source_K", name) for name in told}
 
 
 def scored() -> set[str]:
@@ -84,6 +92,6 @@ def scored() -> set[str]:
 
 def test_the_page_of_metrics_names_what_the_code_can_emit_and_nothing_else() -> None:
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    told = re.findall(r"^\| `([a-z_/M]+)` \| .+ \|$", text, re.MULTILINE)
+    told = re.findall(r"^\| `([a-z_/KM]+)` \| .+ \|$", text, re.MULTILINE)
     assert len(told) == len(set(told))
     assert set(told) == emitted()
