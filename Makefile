@@ -3,24 +3,28 @@
 #   VENV=path           another environment than .venv
 #   TORCH=2.14.1        another torch than constraints.txt names; TORCH=any keeps what VENV holds
 #   CONSTRAINTS=file    other versions altogether
+#   ROUNDS=50 SEED=1    of `make chaos`
 #   ARGS="..."          more words for the command (`make demo ARGS=--quick`) or for pytest
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 TORCH ?= $(patsubst torch==%,%,$(filter torch==%,$(shell cat $(CONSTRAINTS))))
 ARGS ?=
+ROUNDS ?= 50
+SEED ?= 1
 
 BIN := $(VENV)/bin
 # A stamp says that VENV holds the project in this shape: a second `make demo` installs nothing.
 DEMO_STAMP := $(VENV)/.longrow-$(TORCH)
 TEST_STAMP := $(DEMO_STAMP)-dev
 
-.PHONY: help demo test lint check clean install install-dev
+.PHONY: help demo test chaos lint check clean install install-dev
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo      install into $(VENV) and run the demo: a corpus, a store, a training run"
 	@echo "make test      install with the test tools and pass the tests"
+	@echo "make chaos     break runs for ROUNDS rounds (50) as SEED draws, and compare their losses"
 	@echo "make install   install only, without the test tools; make install-dev with them"
 	@echo "make lint      format check, lint, types"
 	@echo "make check     all that CI does: lint, tests, wheel, the demo from the wheel"
@@ -31,6 +35,10 @@ demo: $(DEMO_STAMP)
 
 test: $(TEST_STAMP)
 	$(BIN)/python -m pytest $(ARGS)
+
+chaos: $(TEST_STAMP)
+	LONGROW_CHAOS_ROUNDS=$(ROUNDS) LONGROW_CHAOS_SEED=$(SEED) \
+		$(BIN)/python -m pytest -s tests/fault/test_chaos.py $(ARGS)
 
 install: $(DEMO_STAMP)
 

@@ -178,8 +178,7 @@ def _write(documents: list[Document], tokenizer: Tokenizer, *, folder: str) -> t
 
     def ours() -> None:
         with writing_part(str(Path(folder, "part.arrow")), head, sources) as part:
-            for row in rows:
-                part.add(row)
+            part.add(rows)
             part.close()
 
     def bare() -> None:

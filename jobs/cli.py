@@ -12,16 +12,20 @@ COMMANDS = {
     "demo": "Train a small model on real documents, and show what its memory is worth.",
     "tokenizer": "Train a lossless tokenizer on a corpus.",
     "build": "Tokenize a corpus into a store.",
-    "verify": "Check every byte of a store.",
+    "verify": "Check every byte of a store, of a checkpoint, or of a run's checkpoints.",
     "train": "Train the run that the TOML file CONFIG describes.",
     "resume": "Go on with a run from its newest whole checkpoint.",
+    "stop": "Have a run save its current step and end, from another shell or machine.",
     "evaluate": "Score every target of the held-out documents once, with each memory length.",
     "check": "Try nine points at which a Transformer-XL goes wrong on a run's own model and store.",
     "generate": "Write on after each prompt, read as the beginning of a document.",
     "import-weights": "Turn published weights into a folder that `evaluate` and `generate` read.",
     "export": "Write a checkpoint's weights to a folder, as safetensors and JSON.",
+    "doctor": "Look for what would stop a run on this machine, and say what to do about it.",
+    "pin": "Keep a checkpoint for good, whatever newer ones come.",
     "show": "Say what a store, a run or a checkpoint holds.",
     "bench": "Measure a part of the system beside bare loops of the libraries below it.",
+    "runs": "List the runs in a folder, or mark those that died as KILLED in MLflow.",
 }
 
 

@@ -3,10 +3,7 @@
 import logging
 import os
 import secrets
-import shutil
 import socket
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +15,8 @@ from ray._raylet import (
 
 from trainer.errors import ConfigError
 from trainer.settings import ClusterSettings
+from trainer.signals import undisturbed
+from trainer.temp_folder import make_folder, remove_folder
 
 OWN_ENVIRONMENT = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
@@ -77,7 +76,7 @@ def local_ray(
     before = {name: os.environ.pop(name, None) for name in OWN_ENVIRONMENT}
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     _read_environment()
-    folder = tempfile.mkdtemp(prefix="lr-")
+    folder = make_folder()
     try:
         ray.init(
             address="local",
@@ -90,8 +89,9 @@ def local_ray(
         )
         yield _cores()
     finally:
-        ray.shutdown()
-        _remove(folder)
+        with undisturbed():  # however often Ctrl-C is pressed: else a part of Ray would stay
+            ray.shutdown()
+            remove_folder(folder)
         _restore(before)
 
 
@@ -128,14 +128,6 @@ def _nobody(address: str, error: Exception) -> ConfigError:
         f"cluster.address = {address!r}: no Ray cluster answers there ({error}). Start one with "
         "`ray start --head`, correct the address, or leave it empty for a Ray of our own."
     )
-
-
-def _remove(folder: str) -> None:
-    for _ in range(20):  # a process that is ending may write a last line while we remove
-        shutil.rmtree(folder, ignore_errors=True)
-        if not os.path.lexists(folder):
-            return
-        time.sleep(0.1)
 
 
 def _read_environment() -> None:

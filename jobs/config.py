@@ -46,11 +46,13 @@ class RunSettings:
         name: The run's folder under `folder`, and its name in MLflow.
         folder: Local folder or URL that holds runs.
         seed: Of everything drawn: weights, dropout, document order, the tokenizer's sample.
+        init: Checkpoint, or folder of weights, whose weights the run begins with; `--init` sets it.
     """
 
     name: str = "run"
     folder: str = "runs"
     seed: int = 0
+    init: str = ""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", self.name):

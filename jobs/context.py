@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from jobs.crew import Crew
 from jobs.entry import Outcome
 from jobs.evaluate import score, settings_of
 from jobs.find import Found
@@ -17,7 +18,6 @@ from trainer.context import (
     choose_blocks,
     context_points,
     effective_context,
-    losses_by_context,
 )
 from trainer.pictures import loss_by_context
 
@@ -27,13 +27,14 @@ FEW = 32  # blocks; with fewer, shorter contexts are measured
 
 
 def measure_context(
-    found: Found, store: Store, *, memory: tuple[int, ...], options: dict[str, Any]
+    found: Found, store: Store, crew: Crew, *, memory: tuple[int, ...], options: dict[str, Any]
 ) -> Outcome:
     """Measure, print, draw and keep.
 
     Args:
         found: The model.
         store: Its held-out documents.
+        crew: Who reads them.
         memory: One length at most; none takes the model's.
         options: `contexts`, `blocks` and `block` of the command.
 
@@ -65,8 +66,9 @@ def measure_context(
     measure = Measure(
         contexts=contexts, size=size, segment=loaded.layout.segment, memory=kept_states, rows=32
     )
+    total = sum(context + size for context in contexts) * len(blocks)
     with Progress("contexts", unit="tokens") as progress:
-        losses = losses_by_context(loaded.model, store, blocks, measure, tell=progress.show)
+        losses = crew.losses(blocks, measure, tell=lambda done: progress.show(done, total))
     points = context_points(losses, contexts)
     effective = [effective_context(losses, contexts, ratio=ratio) for ratio in RATIOS]
     rows = [
@@ -77,7 +79,7 @@ def measure_context(
         }
         for number, point in enumerate(points)
     ]
-    scores = score(found, store, (kept_states,) if memory else ())
+    scores = score(found, store, crew, (kept_states,) if memory else ())
     click.echo(
         f"{found.name}: the same {losses[0].numel():,} targets for every context, "
         f"{len(blocks):,} blocks of {len({block.doc_id for block in blocks}):,} held-out "

@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,14 +26,17 @@ from pipeline.store import MIXTURE, Store
 from trainer.board import News, Verdict
 from trainer.checkpoint import newest_whole, read_state
 from trainer.errors import ConfigError
+from trainer.load import check_initial
 from trainer.plan import TrainPlan, changes, check_identity
 from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
+from trainer.stop_request import asked_to_stop, driving
 from trainer.summary import Summary, read_scores, summarize
 
 if TYPE_CHECKING:
     from jobs.beside import Beside
 
+BEAT_S = 5.0
 OVERTAKEN = "overtaken"
 CODES = {"config": Exit.BAD_USE, "data": Exit.BAD_DATA, OVERTAKEN: Exit.BAD_USE}
 
@@ -82,13 +85,14 @@ def open_checked(config: RunConfig) -> Store:
     check_layout(
         config.rows,
         documents=mixed(store.by_length("train")),
-        world_size=_world_size(config),
+        world_size=world_size(config),
         accumulation=config.trainer.accumulation,
     )
     return store
 
 
-def _world_size(config: RunConfig) -> int:
+def world_size(config: RunConfig) -> int:
+    """W, as far as it is known before the workers are there."""
     if config.cluster.launcher == "local":  # torchrun's environment says it
         return int(os.environ.get("WORLD_SIZE", "1"))
     return config.cluster.workers
@@ -121,9 +125,13 @@ def drive(
     folder = find_folder(config, resume)
     plan = replace(plan_of(config, folder, store), reshard=reshard)
     changed = _check_it_is_this_run(folder, plan)
-    with _ray_for(config, ray_is_up=ray_is_up), stop_wish() as wish:
+    with ExitStack() as stack:
+        stack.enter_context(_ray_for(config, ray_is_up=ray_is_up))
+        wish = stack.enter_context(stop_wish())
         new = not folder.path.exists()
         _make_folder(config, folder)
+        if is_first_rank(config):
+            stack.enter_context(driving(folder, launch=plan.launch))
         try:
             tracked = track(config, folder, store, changed=changed, warn=say)
         except ConfigError:
@@ -135,7 +143,7 @@ def drive(
             plan = replace(plan, mlflow_run_id=tracked.run_id)
             for line in folder.lines():
                 tracked.line(line)  # what an earlier start could not send; the rest is left out
-            verdict = _launch(plan, tracked, _told_once(wish, build))
+            verdict = _launch(plan, tracked, _told_once(wish, folder, build))
             store = _newest(store)
             # Of a run that is another process's now, nothing is written or set any more.
             status = OVERTAKEN if verdict.kind == OVERTAKEN else verdict.status
@@ -150,7 +158,7 @@ def drive(
             raise
         finally:
             tracked.close(status)
-    code, message = _code(verdict, wish), _message(verdict, folder)
+    code, message = _code(verdict), _message(verdict, folder)
     if build and build.failure() and verdict.status != "done":
         code, message = Exit.BAD_DATA, f"The build of the store failed. {build.failure()} {message}"
     return Driven(summary=summary, code=code, message=message)
@@ -191,8 +199,11 @@ def is_first_rank(config: RunConfig) -> bool:
 
 def _check_it_is_this_run(folder: RunFolder, plan: TrainPlan) -> dict[str, str]:
     """What may change at a resume and has changed, by key; what may not is refused."""
-    newest, _ = newest_whole(folder.checkpoints, folder.attempts())
+    # A quick look: the first worker reads every byte before it goes on from one.
+    newest, _ = newest_whole(folder.checkpoints, folder.attempts(), tensors=False)
     if newest is None:
+        if plan.init:
+            check_initial(plan.init, plan.model, tokenizer_sha256=plan.tokenizer_sha256)
         return {}
     state = read_state(newest)
     check_identity(state["identity"], plan.identity(), where=str(newest), reshard=plan.reshard)
@@ -230,6 +241,7 @@ def plan_of(config: RunConfig, folder: RunFolder, store: Store | GrowingStore) -
         evaluate=config.evaluate,
         checkpoint=config.checkpoint,
         cluster=config.cluster,
+        init=config.run.init,
     )
 
 
@@ -252,26 +264,37 @@ def _launch(plan: TrainPlan, tracked: Track, stop_reason: Callable[[], str]) -> 
     else:
         from trainer.launch_local import launch_local as launch
 
-    with Progress("training", unit="steps") as progress:
-        return launch(
-            plan,
-            on_news=lambda news: _pass_on(news, plan, tracked, progress),
-            stop_reason=stop_reason,
-        )
+    folder, began = RunFolder(plan.folder), [0.0]
+
+    def on_news(news: News) -> None:
+        if time.monotonic() - began[0] > BEAT_S:
+            began[0] = time.monotonic()
+            folder.beat()
+        _pass_on(news, plan, tracked, progress)
+
+    try:
+        with Progress("training", unit="steps") as progress:
+            return launch(plan, on_news=on_news, stop_reason=stop_reason)
+    finally:
+        folder.rest()
 
 
-def _told_once(wish: StopWish, build: "Beside | None") -> Callable[[], str]:
+def _told_once(wish: StopWish, folder: RunFolder, build: "Beside | None") -> Callable[[], str]:
     """Why to stop; a person's wish is answered when it is first seen."""
     said: list[str] = []
 
     def reason() -> str:
-        if wish.reason() and not said:
-            said.append(wish.reason())
+        if not said and (why := wish.reason() or _asked_from_elsewhere(folder)):
+            said.append(why)
             say("Stopping after the current step, with a checkpoint; once more ends at once.")
         failed = "the build of the store failed" if build and build.failure() else ""
-        return wish.reason() or failed
+        return said[0] if said else failed
 
     return reason
+
+
+def _asked_from_elsewhere(folder: RunFolder) -> str:
+    return "`longrow stop` was called" if asked_to_stop(folder) else ""
 
 
 def _pass_on(news: News, plan: TrainPlan, tracked: Track, progress: Progress) -> None:
@@ -339,12 +362,12 @@ def _keep(
         write_samples(folder, store, tracked)
 
 
-def _code(verdict: Verdict, wish: StopWish) -> Exit:
+def _code(verdict: Verdict) -> Exit:
     if verdict.status == "done":
         return Exit.DONE
-    if verdict.status == "stopped":
-        terminated = wish.signal is not None and wish.signal.name == "SIGTERM"
-        return Exit.TERMINATED if terminated else Exit.INTERRUPTED
+    if verdict.status == "stopped":  # the reason is one and the same on all ranks
+        interrupted = verdict.reason.startswith("SIGINT")
+        return Exit.INTERRUPTED if interrupted else Exit.TERMINATED
     return CODES.get(verdict.kind, Exit.FAILED)
 
 
@@ -352,6 +375,8 @@ def _message(verdict: Verdict, folder: RunFolder) -> str:
     if verdict.status == "done":
         return ""
     if verdict.status == "stopped":
+        if not any(folder.checkpoints.iterdir()):
+            return f"Stopped ({verdict.reason}), before the first step. The same command begins it."
         return (
             f"Stopped after step {verdict.step} ({verdict.reason}); a checkpoint of it is in "
             f"{folder.checkpoints}. `longrow resume {folder.path}` goes on from there."

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -87,9 +86,7 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> NoRet
     words = list(sys.argv[1:] if arguments is None else arguments)
     set_environment()
     raise_on_sigterm()
-    with scratch():
-        code = finish(lambda: _call(command, words), words)
-    sys.exit(code)
+    sys.exit(finish(lambda: _call(command, words), words))
 
 
 def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:
@@ -168,13 +165,12 @@ def scratch() -> Iterator[None]:
     Else matplotlib would leave its list of fonts in the home folder, and torch a folder for kernels
     in the temp folder, where nobody asked for either.
     """
-    folder = tempfile.mkdtemp(prefix="lr-")
+    from trainer.temp_folder import temp_folder
+
     ours = [name for name in ("MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR") if name not in os.environ]
-    os.environ |= dict.fromkeys(ours, folder)
-    try:
+    with temp_folder() as folder:
+        os.environ |= dict.fromkeys(ours, folder)
         yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def raise_on_sigterm() -> None:
@@ -215,7 +211,8 @@ def check_own_packages() -> None:
 
 def _call(command: click.Command, words: list[str]) -> Outcome:
     check_own_packages()
-    outcome = command.main(words, prog_name=_name(command), standalone_mode=False)
+    with scratch():
+        outcome = command.main(words, prog_name=_name(command), standalone_mode=False)
     return outcome if isinstance(outcome, Outcome) else Outcome()
 
 

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.entry import Job, Outcome, run
+from jobs.entry import Exit, Job, Outcome, run
 
 if TYPE_CHECKING:
+    from jobs.crew import Crew
     from jobs.find import Found
     from pipeline.store import Store
     from trainer.evaluation import Scores
@@ -35,9 +36,14 @@ def _lengths(_context: click.Context, _option: click.Parameter, text: str) -> tu
 @click.option("--block", type=FROM_1, default=16, help="With --context: targets of a block. 16")
 @click.option("--rows", type=FROM_0, default=0, help="Rows read at once; 0 takes training's.")
 @click.option("--segment", type=FROM_0, default=0, help="Tokens read at a time; 0 as training.")
-@click.option("--clamp", type=FROM_0, help="Distances above it count as it; 0 never clamps.")
+@click.option(
+    "--clamp",
+    type=click.IntRange(min=0, max=1 << 53),
+    help="Distances above it count as it; 0 never clamps.",
+)
 @click.option("--same-length", is_flag=True, help="A query sees as many keys as the memory has.")
 @click.option("--store", default="", help="Other documents of the model's tokenizer.")
+@click.option("--workers", type=FROM_0, default=0, help="Share the rows; 0: one a GPU, else one.")
 def command(
     run_name: str,
     memory: tuple[int, ...],
@@ -46,16 +52,21 @@ def command(
     segment: int,
     store: str,
     context: bool,
+    workers: int,
     **options: Any,
 ) -> Outcome:
     """Score every target of the held-out documents once, with each memory length.
 
     RUN is a run's folder or its name under runs/, of which the newest whole checkpoint is taken;
     FOLDER one that `longrow export` or `import-weights` wrote. With --context a sample of targets
-    is scored once more for each context length, and docs/evaluation.md says how.
+    is scored once more for each context length, and docs/evaluation.md says how. Several workers
+    are processes of a Ray that is started for it; their number changes no count, and sums by
+    rounding only.
     """
+    from jobs.crew import crew
     from jobs.find import load
     from trainer.evaluation import no_documents
+    from trainer.scorer import WorkerDiedError
 
     if not context and (options["contexts"] or options["blocks"] != 128 or options["block"] != 16):
         raise click.UsageError("--contexts, --blocks and --block belong to --context: add it.")
@@ -81,17 +92,24 @@ def command(
         ),
     )
     if context:
-        from jobs.context import measure_context
+        from jobs.context import measure_context as measure
+    else:
+        measure = _sweep
+    try:
+        with crew(found, opened, workers=workers) as scorers:
+            return measure(found, opened, scorers, memory=memory, options=options)
+    except WorkerDiedError as error:
+        click.echo(f"longrow: {error}", err=True)
+        return Outcome(facts={"error": str(error)}, code=Exit.FAILED)
 
-        return measure_context(found, opened, memory=memory, options=options)
-    return _sweep(found, opened, memory)
 
-
-def _sweep(found: "Found", store: "Store", memory: tuple[int, ...]) -> Outcome:
+def _sweep(
+    found: "Found", store: "Store", crew: "Crew", *, memory: tuple[int, ...], **_options: Any
+) -> Outcome:
     from jobs.keep import keep
     from trainer.pictures import memory_sweep
 
-    scores = score(found, store, memory)
+    scores = score(found, store, crew, memory)
     settings = settings_of(found, store)
     click.echo(
         f"{found.name}: {scores[0].documents:,} held-out documents, {scores[0].targets:,} targets, "
@@ -118,41 +136,24 @@ def _sweep(found: "Found", store: "Store", memory: tuple[int, ...]) -> Outcome:
     return Outcome(facts=facts | {"files": [str(path) for path in kept]})
 
 
-def score(found: "Found", store: "Store", memory: tuple[int, ...]) -> "list[Scores]":
+def score(found: "Found", store: "Store", crew: "Crew", memory: tuple[int, ...]) -> "list[Scores]":
     """Score the held-out documents with each memory length; the model's and 0 where none is given.
 
     A model that sees as many keys as its memory has (same_length) cannot be scored with 0.
     """
     from jobs.progress import Progress
-    from trainer.evaluation import evaluate
-    from trainer.group import Group
+    from trainer.evaluation import Wanted, scores_of
 
     loaded = found.loaded
     config = loaded.model.config
     usual = (config.memory,) if config.same_length else (config.memory, 0)
+    total = int((store.num_tokens("validation") + 1).sum())
     scores: list[Scores] = []
     for length in memory or tuple(dict.fromkeys(usual)):
-        with Progress(f"memory {length}", unit="segments") as progress:
-            count = 0
-
-            def seen(progress: Progress = progress) -> bool:
-                nonlocal count
-                progress.show(count)
-                count += 1
-                return False
-
-            found_score = evaluate(
-                loaded.model,
-                store,
-                Group(device=loaded.model.content_bias.device),
-                step=loaded.step,
-                rows=loaded.layout.rows,
-                segment=loaded.layout.segment,
-                memory=length,
-                should_stop=seen,
-            )
-        if found_score is not None:
-            scores.append(found_score)
+        wanted = Wanted(rows=loaded.layout.rows, segment=loaded.layout.segment, memory=length)
+        with Progress(f"memory {length}", unit="targets") as progress:
+            sums = crew.sums(wanted, tell=lambda done, show=progress.show: show(done, total))
+        scores.append(scores_of(sums, store, wanted, step=loaded.step, clamp=config.clamp_len))
     return scores
 
 

@@ -77,6 +77,15 @@ def find_checkpoint(word: str) -> Path:
     return newest
 
 
+def find_weights(word: str) -> Path:
+    """The weights that `word` names: a folder of them, a checkpoint, or a run's newest whole one.
+
+    Raises:
+        As `find_checkpoint`.
+    """
+    return Path(word).resolve() if is_weights_folder(Path(word)) else find_checkpoint(word)
+
+
 def run_of(checkpoint: Path) -> RunFolder:
     """The run that a checkpoint belongs to."""
     return RunFolder(checkpoint.parents[1])

@@ -20,14 +20,15 @@ def command(run_name: str, sets: tuple[str, ...], *, reshard: bool) -> Outcome:
     """
     import os
 
-    from jobs.drive import drive
+    from jobs.begin import settle_init
+    from jobs.drive import drive, say
     from jobs.find import config_of, find_run
     from jobs.prepare import build_and_drive, is_built
     from jobs.report import finish
     from trainer.errors import ConfigError
 
     folder = find_run(run_name)
-    read = config_of(folder, sets=sets, environment=os.environ)
+    read = settle_init(config_of(folder, sets=sets, environment=os.environ), say=say)
     if read.data.train_while_building and not is_built(read):
         if reshard:
             raise ConfigError(

@@ -9,6 +9,7 @@ from jobs.find import config_of
 from pipeline.anchors import Anchor, at, first_anchor
 from pipeline.batch import Batch, digest
 from pipeline.lengths import mixed
+from pipeline.mixture import Mixture
 from pipeline.server import RowServer
 from pipeline.store import Store
 from trainer.anchors import nearest_anchor
@@ -119,6 +120,7 @@ def _pieces(store: Store, batch: Batch, row: int) -> Any:
             source, record = store.origin(doc_id)
             told |= {
                 "document": doc_id,
+                "store": _store_of(store, doc_id),
                 "id": store.uid(doc_id),
                 "source": source,
                 "record": record,
@@ -130,6 +132,13 @@ def _pieces(store: Store, batch: Batch, row: int) -> Any:
             }
         yield told
         column = end
+
+
+def _store_of(store: Store, doc_id: int) -> str:
+    """URL of the store that holds a document, of a mixture or alone."""
+    if isinstance(store, Mixture):
+        return store.stores[store.number_of(doc_id)].url
+    return store.url
 
 
 def _in_words(piece: dict[str, Any]) -> str:

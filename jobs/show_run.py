@@ -7,6 +7,7 @@ import click
 
 from jobs.report import table
 from trainer.checkpoint import checkpoints, faults, read_state
+from trainer.retention import PINNED
 from trainer.run_folder import RunFolder
 from trainer.summary import read_scores
 
@@ -38,14 +39,20 @@ def show_run(folder: RunFolder) -> dict[str, Any]:
     kept = checkpoints(folder.checkpoints)
     for path in kept:
         wrong = faults(path)
-        click.echo(f"  {path.name}  {_size(path):>10}  {'; '.join(wrong) or 'whole'}")
+        pinned = ", pinned" if (path / PINNED).exists() else ""
+        click.echo(f"  {path.name}  {_size(path):>10}  {'; '.join(wrong) or 'whole'}{pinned}")
     return facts | {"checkpoints": [path.name for path in kept]}
 
 
 def show_checkpoint(path: Path) -> dict[str, Any]:
     """Print what a checkpoint holds and whether it is whole."""
     wrong = faults(path)
-    facts: dict[str, Any] = {"checkpoint": str(path), "faults": wrong, "bytes": _bytes(path)}
+    facts: dict[str, Any] = {
+        "checkpoint": str(path),
+        "faults": wrong,
+        "bytes": _bytes(path),
+        "pinned": (path / PINNED).exists(),
+    }
     if not wrong:
         state = read_state(path)
         facts |= {
@@ -54,6 +61,7 @@ def show_checkpoint(path: Path) -> dict[str, Any]:
             "world_size": state["world_size"],
             "threads": state["threads"],
             "store": state["plan"]["store"],
+            "init": state["plan"].get("init") or None,
             "mlflow_run_id": state["mlflow_run_id"],
             **{f"counters.{key}": value for key, value in state["counters"].items()},
             **{f"versions.{key}": value for key, value in state["versions"].items()},

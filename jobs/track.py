@@ -9,6 +9,7 @@ from jobs.config import RunConfig
 from pipeline.growing import GrowingStore
 from pipeline.mixture import Mixture
 from pipeline.store import Store
+from trainer.checkpoint import checkpoints, step_of
 from trainer.run_folder import RunFolder
 from trainer.settings import check_no_credentials
 
@@ -89,6 +90,7 @@ def track(
             "longrow.folder": str(folder.path),
             "longrow.store_fingerprint": store.fingerprint,
             "longrow.tokenizer_sha256": store.tokenizer_sha256,
+            **_parent(config.run.init),
             **{f"longrow.changed.{key}": change for key, change in changed.items()},
         },
     )
@@ -99,7 +101,20 @@ def track(
         tracker.datasets(_inputs(store))
         tracker.text("config.toml", config.to_toml())
         tracker.bytes("tokenizer.model", store.tokenizer().model_bytes)
+    for path in checkpoints(folder.checkpoints):  # what an earlier start could not send
+        tracker.checkpoint(name=path.name, step=step_of(path), uri=str(path))
     return Track(tracker)
+
+
+def _parent(init: str) -> dict[str, str]:
+    """Tags of the run whose weights this one began with; MLflow shows it below that one."""
+    if not init or not Path(init).is_dir():
+        return {}
+    from trainer.load import parent_of
+
+    parent = parent_of(Path(init))
+    tags = {"longrow.parent_run": parent.run, "longrow.parent_step": str(parent.step)}
+    return tags | ({"mlflow.parentRunId": parent.mlflow_run_id} if parent.mlflow_run_id else {})
 
 
 def uri_of(config: RunConfig, folder: RunFolder) -> str:

@@ -20,8 +20,25 @@ from jobs.entry import Job, Outcome, run
     show_default=True,
     help="Go on with the run of this name where there is one.",
 )
+@click.option(
+    "--init",
+    metavar="CHECKPOINT",
+    help="Begin a new run with the weights, and only these, of a checkpoint, run or folder.",
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Do one step, say what the run would take, write nothing.",
+)
 def command(
-    config: Path, corpus: tuple[str, ...], *, build: bool, sets: tuple[str, ...], resume: str
+    config: Path,
+    corpus: tuple[str, ...],
+    *,
+    build: bool,
+    sets: tuple[str, ...],
+    resume: str,
+    init: str | None,
+    dry_run: bool,
 ) -> Outcome:
     """Train the run that the TOML file CONFIG describes.
 
@@ -31,17 +48,30 @@ def command(
     """
     import os
 
+    from jobs.begin import settle_init
     from jobs.config import read_config
-    from jobs.drive import drive
+    from jobs.drive import drive, say
     from jobs.report import finish
 
     if corpus and not build:
         raise click.UsageError("A corpus after CONFIG is for --build: add it, or set data.inputs.")
+    if build and dry_run:
+        raise click.UsageError("--dry-run does a step on a finished store: leave out --build.")
     if build:
         sets += ("data.train_while_building=true",)
         sets += (f"data.inputs={json.dumps(corpus)}",) if corpus else ()
+    if init is not None:
+        sets = (*sets, f"run.init={json.dumps(init)}")
     read = read_config(config, sets=sets, environment=os.environ)
+    read = settle_init(read, say=say)
     click.echo(read.to_toml(), err=True)
+    if dry_run:
+        from jobs.dry_run import dry_run as try_out
+        from jobs.report import table
+
+        facts = try_out(read)
+        click.echo(table(facts))
+        return Outcome(facts=facts)
     if read.data.train_while_building:
         from jobs.prepare import build_and_drive
 

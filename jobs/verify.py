@@ -1,28 +1,61 @@
-"""`longrow verify`: every byte of a store against its manifest."""
+"""`longrow verify`: every byte of a store, a run's checkpoints or one checkpoint is as written."""
+
+from pathlib import Path
+from typing import Any
 
 import click
 
 from jobs.entry import Exit, Job, Outcome, run
-from pipeline.store import Store
 
 
 @click.command("verify", cls=Job)
-@click.argument("store")
-def command(store: str) -> Outcome:
-    """Check every byte of a store."""
-    opened = Store.open(store)
-    faults = opened.verify()
-    for fault in faults:
-        print(fault)
-    if not faults:
-        print(
-            f"{store} is whole: {opened.manifest.documents:,} documents in "
+@click.argument("what")
+def command(what: str) -> Outcome:
+    """Check every byte of a store, of a checkpoint, or of a run's checkpoints.
+
+    WHAT is a store, a checkpoint's folder, or a run's folder or name; each has a manifest with the
+    sha256 of its files.
+    """
+    from jobs.find import find_run, is_checkpoint, is_run
+
+    if is_checkpoint(what):
+        facts, found = _checkpoints([Path(what)])
+    elif is_run(what):
+        from trainer.checkpoint import checkpoints
+
+        facts, found = _checkpoints(checkpoints(find_run(what).checkpoints))
+    else:
+        facts, found = _store(what)
+    for fault in found:
+        click.echo(fault)
+    return Outcome(facts=facts | {"faults": found}, code=Exit.BAD_DATA if found else Exit.DONE)
+
+
+def _store(what: str) -> tuple[dict[str, Any], list[str]]:
+    from pipeline.store import Store
+
+    opened = Store.open(what)
+    found = opened.verify()
+    if not found:
+        click.echo(
+            f"{what} is whole: {opened.manifest.documents:,} documents in "
             f"{len(opened.manifest.parts):,} parts, fingerprint {opened.fingerprint}"
         )
-    return Outcome(
-        facts={"store": store, "fingerprint": opened.fingerprint, "faults": faults},
-        code=Exit.BAD_DATA if faults else Exit.DONE,
-    )
+    return {"store": what, "fingerprint": opened.fingerprint}, found
+
+
+def _checkpoints(paths: list[Path]) -> tuple[dict[str, Any], list[str]]:
+    from trainer.checkpoint import faults
+
+    found: list[str] = []
+    for path in paths:
+        wrong = faults(path)
+        found += wrong
+        if not wrong:
+            click.echo(f"{path} is whole.")
+    if not paths:
+        click.echo("The run has no checkpoint yet.")
+    return {"checkpoints": [path.name for path in paths]}, found
 
 
 if __name__ == "__main__":

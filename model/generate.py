@@ -33,7 +33,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.temperature >= 0, f"temperature = {self.temperature} must be 0 or more.")
+        require(
+            0 <= self.temperature < float("inf"),
+            f"temperature = {self.temperature} must be 0 or more, and finite.",
+        )
         require(self.top_k >= 0, f"top_k = {self.top_k} must be 0 (all) or more.")
         require(0 < self.top_p <= 1, f"top_p = {self.top_p} must lie in (0, 1].")
 

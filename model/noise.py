@@ -24,12 +24,13 @@ class Noise:
 
     Attributes:
         seed: Of the run.
-        step: Of the run; each step has its own noise.
+        step: Of the run; each step has its own noise. As a tensor, () int64 where the rows are, it
+            gives the same noise, and torch.compile makes one graph for all steps.
         rows: (B,) int64, the rows' numbers in the global batch.
     """
 
     seed: int
-    step: int
+    step: int | Tensor
     rows: Tensor
 
     def dropped(self, site: int, shape: tuple[int, ...], rate: float) -> Tensor:
@@ -49,7 +50,7 @@ class Noise:
         words = -(-count // 4)  # four decisions to a word
         rows = _row_keys(self.seed, self.step, site, self.rows)  # (B,)
         counter = torch.arange(words, device=rows.device) * _signed(_GOLDEN)
-        bits = _mix_(rows[:, None] + counter).view(torch.int16)  # (B, 4 * words)
+        bits = _quarters(_mix_(rows[:, None] + counter))  # (B, 4 * words)
         lost = bits < round(rate * _LEVELS) - _LEVELS // 2
         return lost[:, :count].view(shape)
 
@@ -72,7 +73,19 @@ def uniform(seed: int, step: int, rows: Tensor) -> Tensor:
     return bits.double() / (1 << 53)
 
 
-def _row_keys(seed: int, step: int, site: int, rows: Tensor) -> Tensor:
+def _quarters(words: Tensor) -> Tensor:
+    """Cut int64 words (B, W) into int16, (B, 4 * W), the lowest quarter first."""
+    if torch.compiler.is_compiling():  # torch 2.13's CPU code corrupts the heap at such a view
+        left = torch.bitwise_left_shift
+        quarters = [torch.bitwise_right_shift(left(words, 48 - 16 * q), 48) for q in range(4)]
+        return torch.stack(quarters, dim=2).flatten(1)
+    return words.view(torch.int16)
+
+
+def _row_keys(seed: int, step: int | Tensor, site: int, rows: Tensor) -> Tensor:
+    if isinstance(step, Tensor):  # the same words, by tensors
+        of_step = _mix_((step ^ _signed(_mixed(seed))) + _signed(_GOLDEN))
+        return _mix_(rows * _signed(_GOLDEN) + _mix_((of_step ^ site) + _signed(_GOLDEN)))
     key = _mixed(_mixed(_mixed(seed) ^ (step & _WORD)) ^ (site & _WORD))
     return _mix_(rows * _signed(_GOLDEN) + _signed(key))
 

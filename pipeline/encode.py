@@ -8,6 +8,7 @@ import hashlib
 import queue
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from pipeline.settings import BuildSettings
 from pipeline.tokenizer import Ids, Tokenizer
 
 BATCH_CHARS = 1 << 20  # of text that is encoded in one go
-WATCHED_BYTES = 1 << 16  # of a text; a shorter one can not take minutes
+WATCHED_CHARS = 1 << 16  # of a text; a shorter one can not take minutes
 _TAB, _CONTROLS, _SPACE = np.uint8(9), np.uint8(5), np.uint8(32)  # tab, LF, VT, FF, CR; blank
 
 
@@ -33,28 +34,65 @@ def encode_documents(
     Raises:
         DataError: A text took longer than settings.document_timeout_s; it is named.
     """
-    texts = [document.text.encode() for document in documents]
-    ids: list[Ids | None] = [None] * len(texts)
-    short = [i for i, data in enumerate(texts) if len(data) < WATCHED_BYTES]
-    for i, found in zip(short, tokenizer.encode_all([texts[i] for i in short]), strict=True):
-        ids[i] = found
+    short = [document.text for document in documents if len(document.text) < WATCHED_CHARS]
+    encoded = iter(tokenizer.encode_all(short))
+    found = [
+        next(encoded) if len(document.text) < WATCHED_CHARS else (document.text.encode(), None)
+        for document in documents
+    ]
+    most = settings.max_document_tokens
+    words = count_words([data for data, _ in found])
     return [
-        _rows(document, _pieces(document, data, known, tokenizer, settings), settings)
-        for document, data, known in zip(documents, texts, ids, strict=True)
+        [_row(document, data, ids, num_words, settings)]
+        if ids is not None and (not most or len(ids) <= most)
+        else _cut(document, data, tokenizer, settings)
+        for document, (data, ids), num_words in zip(documents, found, words, strict=True)
     ]
 
 
-def _pieces(
-    document: Document, data: bytes, ids: Ids | None, tokenizer: Tokenizer, settings: BuildSettings
+def _row(
+    document: Document, data: bytes, ids: Ids, num_words: int, settings: BuildSettings
+) -> Encoded:
+    return Encoded(
+        uid=document.uid,
+        source=document.source,
+        record=document.record,
+        split=split_of(data, held_out=settings.held_out),
+        num_bytes=len(data),
+        num_chars=len(document.text),
+        num_words=num_words,
+        tokens=ids,
+    )
+
+
+def _cut(
+    document: Document, data: bytes, tokenizer: Tokenizer, settings: BuildSettings
+) -> list[Encoded]:
+    """A text that may take long, or be too long for one document: watched, and cut if it is."""
+    pieces = _watched(document, data, tokenizer, settings)
+    words = count_words([piece for piece, _ in pieces])
+    if len(pieces) == 1:
+        return [_row(document, data, pieces[0][1], words[0], settings)]
+    return [
+        _row(
+            replace(document, uid=f"{document.uid}#{number}", text=piece.decode()),
+            piece,
+            ids,
+            num_words,
+            settings,
+        )
+        for number, ((piece, ids), num_words) in enumerate(zip(pieces, words, strict=True), start=1)
+    ]
+
+
+def _watched(
+    document: Document, data: bytes, tokenizer: Tokenizer, settings: BuildSettings
 ) -> list[Piece]:
-    most = settings.max_document_tokens
-    if ids is not None and (not most or len(ids) <= most):
-        return [(data, ids)]
     answer: queue.SimpleQueue[list[Piece] | Exception] = queue.SimpleQueue()
 
     def work() -> None:
         try:
-            answer.put(cut_text(data, tokenizer, max_tokens=most))
+            answer.put(cut_text(data, tokenizer, max_tokens=settings.max_document_tokens))
         except Exception as error:  # noqa: BLE001 (raised again where it is waited for)
             answer.put(error)
 
@@ -73,23 +111,6 @@ def _pieces(
     return found
 
 
-def _rows(document: Document, pieces: list[Piece], settings: BuildSettings) -> list[Encoded]:
-    whole = len(pieces) == 1
-    return [
-        Encoded(
-            uid=document.uid if whole else f"{document.uid}#{number}",
-            source=document.source,
-            record=document.record,
-            split=split_of(data, held_out=settings.held_out),
-            num_bytes=len(data),
-            num_chars=len(document.text) if whole else len(data.decode()),
-            num_words=count_words(data),
-            tokens=tokens,
-        )
-        for number, (data, tokens) in enumerate(pieces, start=1)
-    ]
-
-
 def split_of(data: bytes, *, held_out: float) -> int:
     """0 (train) or 1 (validation) by the hash of a text, so that equal texts stay together."""
     if not held_out:
@@ -98,14 +119,19 @@ def split_of(data: bytes, *, held_out: float) -> int:
     return int(draw < held_out * 2**64)
 
 
-def count_words(data: bytes) -> int:
-    """Runs of bytes that are no ASCII blanks.
+def count_words(texts: Sequence[bytes]) -> list[int]:
+    """Of each text its runs of bytes that are no ASCII blanks.
 
-    Equals `len(data.split())` at a small part of the time; `str.split` would hang on a Unicode
-    table.
+    Equals `len(text.split())` at a small part of the time; `str.split` would hang on a Unicode
+    table. All texts are looked at in one go: a call of numpy costs as much as a thousand bytes.
     """
-    if not data:
-        return 0
-    letters = np.frombuffer(data, dtype=np.uint8)
-    blank = ((letters - _TAB) < _CONTROLS) | (letters == _SPACE)  # below _TAB it wraps around
-    return int(np.count_nonzero(blank[:-1] > blank[1:])) + int(not blank[0])
+    letters = np.frombuffer(b" ".join([b"", *texts]), dtype=np.uint8)
+    blank = (letters - _TAB) < _CONTROLS  # below _TAB it wraps around
+    blank |= letters == _SPACE
+    begins = blank[:-1] > blank[1:]
+    at = 0
+    counts: list[int] = []
+    for text in texts:
+        counts.append(int(np.count_nonzero(begins[at : at + len(text)])))
+        at += len(text) + 1
+    return counts

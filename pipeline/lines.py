@@ -13,7 +13,12 @@ def split_lines(chunks: Chunks, *, limit: int) -> Iterator[tuple[int, bytes | No
     for offset, chunk in chunks:
         at = 0
         while at < len(chunk):
-            stop = chunk.find(b"\n", at) + 1 or len(chunk)
+            found = chunk.find(b"\n", at) + 1
+            if found and begins is None and found - at <= limit:  # as nearly all lines do
+                yield offset + at, chunk[at:found]
+                at = found
+                continue
+            stop = found or len(chunk)
             begins = offset + at if begins is None else begins
             size += stop - at
             if size <= limit:

@@ -4,24 +4,15 @@ Records end at b"\n" and nowhere else: U+2028 and the like stand inside JSON str
 bad record costs its neighbours nothing.
 """
 
-import json
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from pipeline.corpus import Document, Reject, SourceOptions
 from pipeline.delimited import parse_csv
 from pipeline.forms import BOM, TITLE, Form
+from pipeline.json_records import json_record
 from pipeline.json_values import split_values
 from pipeline.lines import Chunks, split_lines
-from pipeline.reasons import (
-    BROKEN_JSON,
-    LONE_SURROGATE,
-    NO_TEXT,
-    NOT_AN_OBJECT,
-    NOT_UTF8,
-    TOO_LARGE,
-    WRONG_TYPE,
-)
+from pipeline.reasons import NOT_UTF8, TOO_LARGE
 
 Parser = Callable[[str, Chunks, SourceOptions], Iterator[Document | Reject]]
 
@@ -52,9 +43,9 @@ def _jsonl(source: str, chunks: Chunks, options: SourceOptions) -> Iterator[Docu
         if line is None:
             yield _too_large(source, offset, options)
             continue
-        record = line.removeprefix(BOM) if offset == 0 else line
+        record = line if offset else line.removeprefix(BOM)
         if not record.isspace():
-            yield _json_record(source, offset, record, options)
+            yield json_record(source, offset, record, options)
 
 
 def _json(source: str, chunks: Chunks, options: SourceOptions) -> Iterator[Document | Reject]:
@@ -62,7 +53,7 @@ def _json(source: str, chunks: Chunks, options: SourceOptions) -> Iterator[Docum
         if value is None:
             yield _too_large(source, offset, options)
         else:
-            yield _json_record(source, offset, value, options)
+            yield json_record(source, offset, value, options)
 
 
 def without_bom(chunks: Chunks) -> Chunks:
@@ -72,51 +63,6 @@ def without_bom(chunks: Chunks) -> Chunks:
             yield len(BOM), chunk[len(BOM) :]
         else:
             yield offset, chunk
-
-
-def _json_record(
-    source: str, offset: int, line: bytes, options: SourceOptions
-) -> Document | Reject:
-    def reject(reason: str, detail: str, *, at: int = 0) -> Reject:
-        return Reject(
-            source=source, record=offset, offset=offset + at, reason=reason, detail=detail
-        )
-
-    try:
-        value = json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        return reject(NOT_UTF8, _bad_byte(error), at=error.start)
-    except (ValueError, RecursionError) as error:
-        return reject(BROKEN_JSON, str(error))
-    if not isinstance(value, dict):
-        return reject(NOT_AN_OBJECT, f"a JSON {type(value).__name__}")
-    text = _lookup(value, options.text_key)
-    if text is None:
-        return reject(NO_TEXT, f"no key {options.text_key!r} in it")
-    if not isinstance(text, str):
-        return reject(WRONG_TYPE, f"{options.text_key!r} is a JSON {type(text).__name__}")
-    given = _lookup(value, options.id_key)
-    named = isinstance(given, str | int) and not isinstance(given, bool)
-    uid = str(given) if named else f"{source}:{offset}"
-    try:
-        plain = text.isascii() and uid.isascii()
-        if not plain and b"\\u" in line:  # only an escape brings half a pair into valid UTF-8
-            text.encode()
-            uid.encode()
-    except UnicodeEncodeError as error:
-        return reject(
-            LONE_SURROGATE, f"U+{ord(error.object[error.start]):04X} without its other half"
-        )
-    return Document(uid=uid, source=source, record=offset, text=text)
-
-
-def _lookup(record: dict[str, Any], key: str) -> Any:
-    if key in record:
-        return record[key]
-    found: Any = record
-    for step in key.split("."):
-        found = found.get(step) if isinstance(found, dict) else None
-    return found
 
 
 def _txt(source: str, chunks: Chunks, options: SourceOptions) -> Iterator[Document | Reject]:

@@ -65,69 +65,89 @@ def dtype_for(vocab_size: int) -> str:
 
 
 class PartWriter:
-    """Takes documents one by one; writes a batch whenever enough tokens have come together."""
+    """Takes documents; writes a batch whenever enough tokens have come together."""
 
     def __init__(self, sink: IO[bytes], head: PartHead, sources: Sequence[str]) -> None:
         self._sink = _Hashed(sink)
         self._head = head
         self._sources = pa.array(sources, pa.string())
         self._source_at = {source: i for i, source in enumerate(sources)}
-        self._waiting: list[Encoded] = []
+        self._eod = np.array([head.eod], np.int32)
+        self._rows: list[tuple[Any, ...]] = []  # a document's cells, its tokens last
+        self._ids: list[Tokens] = []
         self._num_waiting = 0
         self._schema = _schema(head)
         self._file = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), self._schema)
 
-    def add(self, document: Encoded) -> None:
-        """Take a document.
+    def add(self, documents: Sequence[Encoded]) -> None:
+        """Take documents, the fresher from the encoder the better: their ids are narrowed at once.
 
         Raises:
-            DataError: It holds an id that is outside the vocabulary.
+            DataError: One holds an id that is outside the vocabulary.
         """
-        self._waiting.append(document)
-        self._num_waiting += len(document.tokens) + 1
-        if self._num_waiting >= BATCH_TOKENS:
-            self._flush()
+        begin = 0
+        for end, document in enumerate(documents, start=1):
+            self._num_waiting += len(document.tokens) + 1
+            if self._num_waiting >= BATCH_TOKENS:
+                self._take(documents[begin:end])
+                self._flush()
+                begin = end
+        self._take(documents[begin:])
 
     def close(self) -> tuple[int, str]:
         """Write what waits and the footer; return the file's size in bytes and its sha256."""
-        if self._waiting:
+        if self._rows:
             self._flush()
         self._file.close()
         return self._sink.size, self._sink.digest.hexdigest()
 
+    def _take(self, documents: Sequence[Encoded]) -> None:
+        if not documents:
+            return
+        ids = np.concatenate([piece for d in documents for piece in (d.tokens, self._eod)])
+        self._check(ids, documents)
+        self._ids.append(ids.astype(self._head.dtype))
+        place = self._source_at
+        self._rows += [
+            (
+                d.uid,
+                place[d.source],
+                d.record,
+                d.split,
+                d.num_bytes,
+                d.num_chars,
+                d.num_words,
+                len(d.tokens) + 1,
+            )
+            for d in documents
+        ]
+
     def _flush(self) -> None:
-        rows, self._waiting, self._num_waiting = self._waiting, [], 0
-        lengths = np.array([len(row.tokens) + 1 for row in rows], dtype=np.int64)
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        eod = np.array([self._head.eod])
-        ids = np.concatenate([piece for row in rows for piece in (row.tokens, eod)])
-        self._check(ids, rows, offsets)
-        tokens = pa.LargeListArray.from_arrays(
-            pa.array(offsets), pa.array(ids.astype(self._head.dtype))
-        )
-        places = pa.array([self._source_at[row.source] for row in rows], pa.int32())
+        uids, places, records, splits, *numbers, lengths = zip(*self._rows, strict=True)
+        ids = np.concatenate(self._ids)
+        self._rows, self._ids, self._num_waiting = [], [], 0
+        offsets = np.cumsum((0, *lengths), dtype=np.int64)
         columns = [
-            pa.array([row.uid for row in rows], pa.string()),
-            pa.DictionaryArray.from_arrays(places, self._sources),
-            pa.array([row.record for row in rows], pa.int64()),
-            pa.array([row.split for row in rows], pa.uint8()),
-            pa.array([row.num_bytes for row in rows], pa.int64()),
-            pa.array([row.num_chars for row in rows], pa.int64()),
-            pa.array([row.num_words for row in rows], pa.int64()),
-            tokens,
+            pa.array(uids, pa.string()),
+            pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), self._sources),
+            pa.array(records, pa.int64()),
+            pa.array(splits, pa.uint8()),
+            *(pa.array(column, pa.int64()) for column in numbers),
+            pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
         ]
         self._file.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
-    def _check(self, ids: npt.NDArray[Any], rows: list[Encoded], offsets: Counts) -> None:
+    def _check(self, ids: npt.NDArray[Any], documents: Sequence[Encoded]) -> None:
         """A cast to 16 bits would turn a wrong id into a right one: look before it."""
         if ids.min() >= 0 and ids.max() < self._head.vocab_size:
             return
         wrong = int(np.flatnonzero((ids < 0) | (ids >= self._head.vocab_size))[0])
-        row = rows[int(np.searchsorted(offsets, wrong, side="right")) - 1]
+        ends = np.cumsum([len(d.tokens) + 1 for d in documents])
+        document = documents[int(np.searchsorted(ends, wrong, side="right"))]
         raise DataError(
-            f"{row.source} at byte {row.record}: the tokenizer gave id {int(ids[wrong]):,}, "
-            f"and its vocabulary ends at {self._head.vocab_size - 1:,}. The tokenizer file is "
-            "damaged or of another kind: train it anew."
+            f"{document.source} at byte {document.record}: the tokenizer gave id "
+            f"{int(ids[wrong]):,}, and its vocabulary ends at {self._head.vocab_size - 1:,}. The "
+            "tokenizer file is damaged or of another kind: train it anew."
         )
 
 

@@ -127,15 +127,22 @@ class Tokenizer:
             parts += [np.asarray(pieces.encode(part), dtype=np.int32), self._blank]
         return np.concatenate(parts[:-1])
 
-    def encode_all(self, texts: Sequence[bytes]) -> list[Ids]:
-        """`encode_utf8` of each, in one call: the ids are the same."""
+    def encode_all(self, texts: Sequence[str]) -> list[tuple[bytes, Ids]]:
+        """UTF-8 and `encode` of each, in one call of the library: the ids are the same."""
+        data = [text.encode() for text in texts]
         pieces = self._pieces
         if pieces is None or not self._as_array:
-            return [self.encode_utf8(data) for data in texts]
-        plain = [i for i, data in enumerate(texts) if self._blank is None or not _has_blank(data)]
-        found = pieces.encode([texts[i] for i in plain], num_threads=1, **self._as_array)
-        ids: dict[int, Ids] = dict(zip(plain, found, strict=True)) if plain else {}
-        return [ids[i] if i in ids else self.encode_utf8(data) for i, data in enumerate(texts)]
+            return [(utf8, self.encode_utf8(utf8)) for utf8 in data]
+        if self._blank is None:
+            odd = set[int]()
+        else:  # a text of ASCII says so at once
+            odd = {i for i, text in enumerate(texts) if not text.isascii() and BLANK in text}
+        plain = [utf8 for i, utf8 in enumerate(data) if i not in odd] if odd else data
+        found = iter(pieces.encode(plain, num_threads=1, **self._as_array)) if plain else iter(())
+        return [
+            (utf8, self.encode_utf8(utf8) if i in odd else next(found))
+            for i, utf8 in enumerate(data)
+        ]
 
     def count_bytes(self, ids: Ids) -> int:
         """How many of the ids spell a letter in bytes."""

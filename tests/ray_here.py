@@ -14,14 +14,14 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
-def ray_session() -> Iterator[None]:
+def ray_session(*, num_cpus: int = 2) -> Iterator[None]:
     """Start Ray, give way to the tests, end it."""
     import ray
 
     folder = tempfile.mkdtemp(prefix="lr")
     ray.init(
         address="local",
-        num_cpus=2,
+        num_cpus=num_cpus,
         include_dashboard=False,
         log_to_driver=False,
         object_store_memory=200_000_000,

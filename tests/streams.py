@@ -17,7 +17,7 @@ from pipeline.batch import Batch
 from pipeline.layout import Layout
 from pipeline.lengths import Int64s, Lengths, Mixed
 from pipeline.order import document_at, seed_of_source
-from pipeline.rows_state import RowsState
+from pipeline.rows_state import RowsState, SourceState
 from pipeline.server import RowServer, Split
 
 
@@ -116,24 +116,46 @@ def documents_of_source(
             yield int(doc_ids[place]), epoch
 
 
-def streams_by_definition(documents: Positions, layout: Layout, steps: int) -> list[list[Input]]:
+def streams_by_definition(
+    documents: Positions,
+    layout: Layout,
+    steps: int,
+    *,
+    first: Sequence[tuple[int, int]] = (),
+    dealt: Sequence[SourceState] = (),
+) -> list[list[Input]]:
     """The rows' streams: one document after the other to the row with the fewest tokens so far.
 
     It comes from the source that lacks most of its share of the tokens dealt.
+
+    Args:
+        documents: The documents.
+        layout: The rows.
+        steps: Steps that the streams must suffice for.
+        first: doc_id and epoch of documents that go before all others, and are not counted.
+        dealt: What of each source was dealt before.
     """
     streams: list[list[Input]] = [[] for _ in range(layout.rows)]
     shares = [Fraction(weight, sum(documents.weights)) for weight in documents.weights]
     come = [documents_of_source(documents, layout, number) for number in range(len(shares))]
-    dealt = [0] * len(shares)
+    tokens = [source.tokens_dealt for source in dealt] or [0] * len(shares)
+    for number, source in enumerate(dealt):
+        passed = source.epoch * len(documents.ids_by_source("train")[number]) + source.next_index
+        for _ in range(passed):
+            next(come[number])
+    again = list(first)
     while True:
         lengths = [len(stream) for stream in streams]
         if min(lengths) >= steps * layout.segment:
             return streams
-        lacks = [share * sum(dealt) - has for share, has in zip(shares, dealt, strict=True)]
+        lacks = [share * sum(tokens) - has for share, has in zip(shares, tokens, strict=True)]
         number = lacks.index(max(lacks))
-        doc_id, epoch = next(come[number])
+        doc_id, epoch = again[0] if again else next(come[number])
         inputs = laid_out(inputs_of(documents, doc_id, epoch), layout)
-        dealt[number] += len(inputs)
+        if again:
+            again.pop(0)
+        else:
+            tokens[number] += len(inputs)
         streams[lengths.index(min(lengths))] += inputs
 
 

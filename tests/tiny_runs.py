@@ -1,8 +1,11 @@
 """A run as small as one can be, as a plan for this process and as a config for processes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from model.config import ModelConfig
+from model.transformer_xl import TransformerXL
+from model.weights import save_weights
 from pipeline.layout import Layout
 from pipeline.store import Store
 from trainer.plan import TrainPlan
@@ -66,3 +69,9 @@ def tiny_plan(store: Path, folder: Path, *, steps: int) -> TrainPlan:
         checkpoint=CheckpointSettings(every=5),
         cluster=ClusterSettings(launcher="local"),
     )
+
+
+def tiny_weights(store: Path, folder: Path) -> None:
+    """The model of the same run as a folder of weights, not trained, far from its start."""
+    config = replace(tiny_plan(store, folder.with_name("plan"), steps=1).model, init_std=0.3)
+    save_weights(TransformerXL(config, seed=1), folder)

@@ -34,11 +34,15 @@ class News:
         lines: Metric lines, in the order they were reported.
         notes: Sentences for a person.
         silent_s: Seconds since the workers last did anything.
+        quiet_s: Seconds since any of them last said anything, be it that it waits.
+        verdict: How the attempt ended, if a worker has said it.
     """
 
     lines: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     silent_s: float = 0.0
+    quiet_s: float = 0.0
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +63,13 @@ class Board:
 
     def __init__(self) -> None:
         self._starts: Counter[int] = Counter()
-        self._errors: list[str] = []
+        self._causes: list[str] = []
+        self._collateral: list[str] = []
         self._lines: list[dict[str, Any]] = []
         self._notes: list[str] = []
         self._stop = ""
-        self._beat = time.monotonic()
+        self._verdict: Verdict | None = None
+        self._beat = self._word = time.monotonic()
 
     def push(self, lines: list[dict[str, Any]], notes: list[str], *, moved: bool) -> str:
         """Workers: hand lines and notes up; the answer is why to stop, or empty.
@@ -71,11 +77,13 @@ class Board:
         `moved` says that a step was taken, or something else done, since the last call. A worker
         that only waits for another one that hangs has not moved.
         """
+        self._word = time.monotonic()
         self._lines += lines
         self._notes += notes
         if any(line["kind"] == "checkpoint" for line in lines):  # progress: all is forgiven
             self._starts.clear()
-            self._errors.clear()
+            self._causes.clear()
+            self._collateral.clear()
         if moved:
             self._beat = time.monotonic()
         return self._stop
@@ -83,23 +91,44 @@ class Board:
     def enter(self, rank: int) -> Entered:
         """Workers: say that `rank` has been started."""
         self._starts[rank] += 1
-        self._beat = time.monotonic()
-        first = self._errors[0] if self._errors else ""
+        self._beat = self._word = time.monotonic()
+        if not self._causes and self._collateral:  # nobody has told the cause, nor will any more
+            self.failed(f"One left no word. {self._collateral[0]}")
+        first = self._causes[0] if self._causes else ""
         return Entered(starts=self._starts[rank], first_error=first)
 
-    def rest(self) -> None:
-        """Driver: count the silence from now on."""
-        self._beat = time.monotonic()
+    def end(self, verdict: Verdict) -> None:
+        """Workers: say how the attempt ended; each of them says the same."""
+        self._verdict = verdict
 
-    def failed(self, error: str) -> None:
-        """Workers: say what one dies of; the first one is the cause, the others lost a peer."""
-        self._errors.append(error)
-        if len(self._errors) == 1:
+    def failed(self, error: str, *, collateral: bool = False) -> None:
+        """Say what a worker dies of, or what it met because another one had gone before.
+
+        The first cause is told at once, what came of it only if no cause is told before the workers
+        start again.
+        """
+        if collateral:
+            self._collateral.append(error)
+            return
+        self._causes.append(error)
+        if len(self._causes) == 1:
             self._notes.append(f"A worker failed. {error}")
+
+    def lost(self, error: str) -> None:
+        """Say how a worker died, which may have said it itself."""
+        if not self._causes:
+            self.failed(error)
 
     def drain(self) -> News:
         """Driver: take what has come since the last call."""
-        news = News(lines=self._lines, notes=self._notes, silent_s=time.monotonic() - self._beat)
+        now = time.monotonic()
+        news = News(
+            lines=self._lines,
+            notes=self._notes,
+            silent_s=now - self._beat,
+            quiet_s=now - self._word,
+            verdict=self._verdict,
+        )
         self._lines, self._notes = [], []
         return news
 

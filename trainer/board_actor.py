@@ -1,60 +1,76 @@
-"""The board in an actor of its own, and a worker's way to it."""
+"""The board in an actor of its own, and the ways to it: a worker's, and the driver's."""
 
 import threading
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from trainer.board import Board, Entered, News
+from trainer.board import Board, Entered, News, Verdict
 
 CARRY_S = 0.25
+STARTS = 4  # deadlines that a board has for its first answer: its process must start
 
 
-@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=3)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """Handles of Ray that came to the board since the driver last asked.
+
+    Attributes:
+        workers: The actors that hold a rank.
+        places: The placement groups they stand in.
+        controllers: Ray Train's own actor.
+    """
+
+    workers: list[Any] = field(default_factory=list)
+    places: list[Any] = field(default_factory=list)
+    controllers: list[Any] = field(default_factory=list)
+
+
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
 class BoardActor:
-    """Board behind Ray, and the workers that stand at it.
+    """Board behind Ray, and who stands at it.
 
     A board that dies loses the lines on it: the driver fills them in from metrics.jsonl at the end.
     """
 
     def __init__(self) -> None:
         self._board = Board()
-        self._workers: list[Any] = []
-        self._places: list[Any] = []
+        self._arrivals = Arrivals()
 
     @ray.method
     def push(self, lines: list[dict[str, Any]], notes: list[str], moved: bool) -> str:
         return self._board.push(lines, notes, moved=moved)
 
     @ray.method
-    def drain(self) -> News:
-        return self._board.drain()
+    def drain(self, stop: str) -> tuple[News, Arrivals]:
+        self._board.ask_stop(stop)
+        arrivals, self._arrivals = self._arrivals, Arrivals()
+        return self._board.drain(), arrivals
 
     @ray.method
-    def ask_stop(self, reason: str) -> None:
-        self._board.ask_stop(reason)
+    def failed(self, error: str, collateral: bool) -> None:
+        self._board.failed(error, collateral=collateral)
 
     @ray.method
-    def failed(self, error: str) -> None:
-        self._board.failed(error)
+    def lost(self, error: str) -> None:
+        self._board.lost(error)
+
+    @ray.method
+    def end(self, verdict: Verdict) -> None:
+        self._board.end(verdict)
 
     @ray.method
     def enter(self, rank: int, worker: Any, place: Any) -> Entered:
-        self._workers.append(worker)
-        self._places.append(place)
+        self._arrivals.workers.append(worker)
+        self._arrivals.places.append(place)
         return self._board.enter(rank)
 
     @ray.method
-    def take_places(self) -> list[Any]:
-        places, self._places = self._places, []
-        return [place for place in places if place is not None]
-
-    @ray.method
-    def take_workers(self) -> list[Any]:
-        workers, self._workers = [one for one in self._workers if one is not None], []
-        self._board.rest()
-        return workers
+    def enter_controller(self, controller: Any) -> None:
+        self._arrivals.controllers.append(controller)
 
 
 class BoardReporter:
@@ -86,14 +102,16 @@ class BoardReporter:
     def stop_reason(self) -> str:
         return self._stop
 
-    def failed(self, error: str) -> None:
+    def failed(self, error: str, *, collateral: bool) -> None:
         """Say what this worker dies of."""
-        ray.get(self._board.failed.remote(error))
+        ray.get(self._board.failed.remote(error, collateral))
 
-    def close(self) -> None:
-        """Carry the last lines up and end the thread."""
+    def close(self, verdict: Verdict | None = None) -> None:
+        """Carry the last lines up, and the verdict after them; end the thread."""
         self._closed.set()
         self._thread.join()
+        if verdict is not None:
+            ray.get(self._board.end.remote(verdict))
 
     def _carry(self) -> None:
         last = False
@@ -111,3 +129,42 @@ class BoardReporter:
                     self._moved |= moved
                 continue
             self._stop = said or self._stop
+
+
+class BoardWatch:
+    """The driver's side of the board: it never waits for it, and has one that hangs replaced.
+
+    Attributes:
+        actor: The board, for those who are told where it is.
+    """
+
+    def __init__(self, *, deadline_s: float) -> None:
+        """Start a board, which is ended when it has not answered for `deadline_s`."""
+        self.actor: Any = BoardActor.remote()
+        self._deadline_s = deadline_s
+        self._asked: Any = None
+        self._asked_since = 0.0
+        self._has_answered = False
+
+    def drain(self, stop: str, *, wait_s: float) -> tuple[News, Arrivals] | None:
+        """What came up since the last time; None if there was no answer within `wait_s`.
+
+        Args:
+            stop: Why the workers are to stop; empty lets them go on.
+            wait_s: Seconds to wait; the next call waits for the same answer.
+        """
+        if self._asked is None:
+            self._asked, self._asked_since = self.actor.drain.remote(stop), time.monotonic()
+        ready, _ = ray.wait([self._asked], timeout=wait_s)
+        if not ready:
+            waited_s = time.monotonic() - self._asked_since
+            if waited_s > self._deadline_s * (1 if self._has_answered else STARTS):
+                ray.kill(self.actor, no_restart=False)  # what was asked is asked of the next one
+                self._asked_since, self._has_answered = time.monotonic(), False
+            return None
+        answer, self._asked = self._asked, None
+        self._has_answered = True
+        try:
+            return ray.get(answer)
+        except RayError:  # it died while it answered: the next answer is of another one
+            return None

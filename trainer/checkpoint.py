@@ -2,6 +2,7 @@
 
     checkpoints/step_00000100-a0001/
         model.safetensors         weights by name
+        average.safetensors       their moving average, with trainer.average alone
         optimizer.safetensors     AdamW's moments and step counts, by weight
         memory-0.safetensors ...  one a rank: states and usable of its rows, by global row
         state.json                step, rows, counters, what the run is, versions
@@ -9,9 +10,9 @@
         manifest.json             the same of all files; written last
 
 Every rank writes its files into `.part`; rank 0 waits for all rank-*.json by looking (a saving
-thread must not enter a collective), writes the manifest and renames the folder. Only tensors and
-JSON: nothing in it can execute. There is no generator state to save: every random number of a run
-is a function of (seed, step, global row).
+thread must not enter a collective), writes the manifest and renames the folder (snapshot.py). Only
+tensors and JSON: nothing in it can execute. There is no generator state to save: every random
+number of a run is a function of (seed, step, global row).
 """
 
 import hashlib
@@ -19,9 +20,7 @@ import json
 import os
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,38 +31,21 @@ from torch import Tensor, nn
 
 from model.memory import Memory
 from pipeline.errors import DataError
-from pipeline.files import write_whole
 from trainer.run_folder import Attempt
 
 NAME = re.compile(r"step_(\d+)-a(\d+)")
 MANIFEST_VERSION = 1
+WEIGHTS, AVERAGE = "model.safetensors", "average.safetensors"
+OPTIMIZER = "optimizer.safetensors"
 STATE_VERSION = 1
 STATE_KEYS = {
     *("step", "attempt", "world_size", "threads", "rows", "next_batch", "counters", "identity"),
     *("plan", "mlflow_run_id", "versions"),
 }
-POLL_S = 0.05
 
 
 class CheckpointError(DataError):
     """A checkpoint cannot be read or written; the message names the file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Snapshot:
-    """A rank's part of a checkpoint, copied to host memory: training may go on meanwhile.
-
-    Attributes:
-        step: Steps done.
-        files: Tensors by file name, as this rank writes them.
-        state: Works out what rank 0 puts into state.json; None on other ranks.
-        rows: First and past-the-last global row of this rank, kept beside its memory.
-    """
-
-    step: int
-    files: dict[str, dict[str, Tensor]]
-    state: Callable[[], dict[str, Any]] | None
-    rows: tuple[int, int]
 
 
 def checkpoint_name(step: int, attempt: int) -> str:
@@ -92,91 +74,13 @@ def step_of(path: Path) -> int:
     return int(found[1])
 
 
-def take_snapshot(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    memory: Memory,
-    *,
-    step: int,
-    rank: int,
-    rows: tuple[int, int],
-    state: Callable[[], dict[str, Any]] | None,
-) -> Snapshot:
-    """Copy what this rank will write to host memory."""
-    files = {
-        f"memory-{rank}.safetensors": {
-            "states": _on_host(memory.states),
-            "usable": _on_host(memory.usable),
-        }
-    }
-    if state is not None:
-        files["model.safetensors"] = {
-            name: _on_host(parameter) for name, parameter in model.named_parameters()
-        }
-        files["optimizer.safetensors"] = {
-            f"{moment}/{name}": _on_host(value)
-            for name, parameter in model.named_parameters()
-            for moment, value in optimizer.state[parameter].items()
-        }
-    return Snapshot(step=step, files=files, state=state, rows=rows)
+def faults(path: Path, *, tensors: bool = True) -> list[str]:
+    """What is wrong with the checkpoint in `path`: a sentence a fault, none when it is whole.
 
-
-def write_part(snapshot: Snapshot, folder: Path, *, rank: int) -> None:
-    """Write this rank's files into `folder`, then rank-K.json that lists them.
-
-    Raises:
-        OSError: The disk refused.
+    Args:
+        path: A checkpoint's folder.
+        tensors: Read every byte of the tensors too, and not only see that their sizes hold.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if snapshot.state is not None:
-        write_whole(str(folder / "state.json"), json.dumps(snapshot.state(), indent=1).encode())
-    low, high = snapshot.rows
-    for name, tensors in snapshot.files.items():
-        save_file(tensors, folder / name, metadata={"rows": f"{low}:{high}"})
-        _sync(folder / name)
-    names = [*snapshot.files, *(["state.json"] if snapshot.state is not None else [])]
-    listing = {name: _describe(folder / name) for name in names}
-    write_whole(str(folder / f"rank-{rank}.json"), json.dumps(listing, indent=1).encode())
-
-
-def commit(
-    folder: Path,
-    target: Path,
-    *,
-    world_size: int,
-    deadline_s: float,
-    may_go_on: Callable[[], None] = lambda: None,
-) -> None:
-    """Wait for all ranks' files in `folder`, write the manifest, and give it its name `target`.
-
-    `may_go_on` is asked while it waits and just before the name is given; it raises to end it.
-
-    Raises:
-        CheckpointError: A rank's files did not come in time.
-    """
-    listings = [folder / f"rank-{rank}.json" for rank in range(world_size)]
-    end = time.monotonic() + deadline_s
-    while missing := [path.name for path in listings if not path.exists()]:
-        if time.monotonic() > end:
-            raise CheckpointError(
-                f"{folder} lacks {', '.join(missing)} after {deadline_s:.0f} s. Either that rank "
-                "died, or the run folder is not shared by all workers: set run.folder to a folder "
-                "that every node sees."
-            )
-        may_go_on()
-        time.sleep(POLL_S)
-    files: dict[str, Any] = {}
-    for path in listings:
-        files |= json.loads(path.read_text(encoding="utf-8")) | {path.name: _describe(path)}
-    manifest = {"version": MANIFEST_VERSION, "world_size": world_size, "files": files}
-    write_whole(str(folder / "manifest.json"), json.dumps(manifest, indent=1).encode())
-    may_go_on()
-    folder.rename(target)
-    _sync(target.parent)
-
-
-def faults(path: Path) -> list[str]:
-    """What is wrong with the checkpoint in `path`: a sentence a fault, none when it is whole."""
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         files = dict(manifest["files"])
@@ -187,6 +91,8 @@ def faults(path: Path) -> list[str]:
             f"{path}/manifest.json has version {manifest.get('version')}, not {MANIFEST_VERSION}"
         ]
     wanted = _names(manifest.get("world_size"))
+    if AVERAGE in files or (path / AVERAGE).exists():  # of some runs alone
+        wanted.add(AVERAGE)
     if set(files) != wanted:
         odd = ", ".join(sorted(set(files) ^ wanted))
         return [f"{path}/manifest.json does not list the files of a checkpoint: {odd}"]
@@ -199,7 +105,7 @@ def faults(path: Path) -> list[str]:
             found.append(f"{file} is missing")
         elif (size := file.stat().st_size) != told["size"]:
             found.append(f"{file} has {size:,} bytes, its manifest says {told['size']:,}")
-        elif _sha256(file) != told["sha256"]:
+        elif (tensors or file.suffix == ".json") and _sha256(file) != told["sha256"]:
             found.append(f"{file} does not have the sha256 of its manifest")
     return found
 
@@ -228,15 +134,22 @@ def living(folder: Path, attempts: Sequence[Attempt]) -> list[Path]:
     return [path for path in checkpoints(folder) if not dead(path)]
 
 
-def newest_whole(folder: Path, attempts: Sequence[Attempt]) -> tuple[Path | None, list[str]]:
+def newest_whole(
+    folder: Path, attempts: Sequence[Attempt], *, tensors: bool = True
+) -> tuple[Path | None, list[str]]:
     """The newest living checkpoint whose manifest holds, and the faults of newer ones passed over.
+
+    Args:
+        folder: A run's checkpoints.
+        attempts: All of the run, which tell the living from the dead.
+        tensors: As of `faults`.
 
     Raises:
         CheckpointError: There are checkpoints, and none of them is whole.
     """
     passed: list[str] = []
     for path in reversed(living(folder, attempts)):
-        wrong = faults(path)
+        wrong = faults(path, tensors=tensors)
         if not wrong:
             return path, passed
         passed += wrong
@@ -246,13 +159,6 @@ def newest_whole(folder: Path, attempts: Sequence[Attempt]) -> tuple[Path | None
             "or move that folder away to train from step 0."
         )
     return None, passed
-
-
-def drop_old(folder: Path, attempts: Sequence[Attempt], *, keep_last: int) -> None:
-    """Remove all living checkpoints but the newest `keep_last`; dead ones stay where they are."""
-    for path in living(folder, attempts)[:-keep_last]:
-        (path / "manifest.json").unlink(missing_ok=True)  # first: from here on it is no checkpoint
-        shutil.rmtree(path)
 
 
 def drop_unfinished(folder: Path, *, attempt: int) -> None:
@@ -284,33 +190,43 @@ def read_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def load_weights(path: Path, model: nn.Module) -> None:
-    """Put a checkpoint's weights into `model`.
+def load_weights(path: Path, model: nn.Module, *, file: str = WEIGHTS) -> None:
+    """Put a checkpoint's weights, or those of its average, into `model`.
 
     Raises:
         CheckpointError: The weights do not fit the model.
     """
-    saved = _read(path / "model.safetensors")
+    saved = _read(path / file)
     for name, parameter in model.named_parameters():
         tensor = saved.pop(name, None)
         if tensor is None or tensor.shape != parameter.shape:
             told = "no such weight" if tensor is None else f"shape {list(tensor.shape)}"
             raise CheckpointError(
-                f"{path}/model.safetensors has {told} for {name!r}, the model wants shape "
+                f"{path / file} has {told} for {name!r}, the model wants shape "
                 f"{list(parameter.shape)}. The checkpoint is of another model."
             )
         with torch.no_grad():
             parameter.copy_(tensor)
     if saved:
         raise CheckpointError(
-            f"{path}/model.safetensors has weights the model lacks: {', '.join(sorted(saved))}. "
+            f"{path / file} has weights the model lacks: {', '.join(sorted(saved))}. "
             "The checkpoint is of another model."
         )
 
 
+def load_average(path: Path, model: nn.Module) -> list[Tensor]:
+    """The moving average in a checkpoint, in the order of the weights.
+
+    Raises:
+        CheckpointError: It is not there, or cannot be read.
+    """
+    saved = _read(path / AVERAGE)
+    return [saved[name].to(weight.device) for name, weight in model.named_parameters()]
+
+
 def load_optimizer(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put a checkpoint's moments and step counts into `optimizer`."""
-    saved = _read(path / "optimizer.safetensors")
+    saved = _read(path / OPTIMIZER)
     for name, parameter in model.named_parameters():
         moments = {
             key.split("/", 1)[0]: tensor
@@ -350,7 +266,7 @@ def _names(world_size: Any) -> set[str]:
     """The files of a checkpoint by so many ranks; bare names, so that none leads elsewhere."""
     ranks = range(world_size) if isinstance(world_size, int) else ()
     of_ranks = {name for k in ranks for name in (f"rank-{k}.json", f"memory-{k}.safetensors")}
-    return {"model.safetensors", "optimizer.safetensors", "state.json"} | of_ranks
+    return {WEIGHTS, OPTIMIZER, "state.json"} | of_ranks
 
 
 def _memory_files(path: Path) -> Iterator[tuple[tuple[int, int], Path]]:
@@ -370,11 +286,26 @@ def _read(file: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _on_host(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True).contiguous()
+def save_tensors(tensors: Mapping[str, Tensor], file: Path, *, rows: tuple[int, int]) -> None:
+    """Write tensors to `file`, and see that they are on the disk.
+
+    Args:
+        tensors: On the host, by name.
+        file: Where to.
+        rows: First and past-the-last global row that they are of.
+
+    Raises:
+        OSError: The disk refused.
+    """
+    try:
+        save_file(dict(tensors), file, metadata={"rows": f"{rows[0]}:{rows[1]}"})
+    except SafetensorError as error:  # how it says that the disk is full
+        raise OSError(f"{file} cannot be written: {error}") from error
+    sync(file)
 
 
-def _describe(file: Path) -> dict[str, Any]:
+def describe_file(file: Path) -> dict[str, Any]:
+    """What a manifest says of a file."""
     return {"size": file.stat().st_size, "sha256": _sha256(file)}
 
 
@@ -383,7 +314,8 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """See that a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

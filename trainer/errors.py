@@ -5,5 +5,9 @@ class ConfigError(ValueError):
     """A setting cannot be used; the message names the key, and `longrow` exits with 2."""
 
 
+class DivergedError(Exception):
+    """The weights are not finite any more; another attempt would take the same steps again."""
+
+
 class OvertakenError(ConfigError):
     """Another process has taken the run over: this one writes nothing more, anywhere."""

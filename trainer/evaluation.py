@@ -18,10 +18,10 @@ from pipeline.layout import rows_of_rank
 from pipeline.server import validation_batches
 from pipeline.store import Store
 from trainer.group import Group
+from trainer.sums import Sums, add, no_sums
 
 LN2 = math.log(2)
 Read = Callable[[Tensor, Tensor], Tensor]  # tokens, offset (B, L) to hidden states (B, L, D)
-NUM_BUCKETS = 40  # by powers of two of the offset: more than any document is long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,21 @@ class Scores:
         return cls(**fields)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How to score.
+
+    Attributes:
+        rows: Rows the documents are dealt to, of all ranks together.
+        segment: L.
+        memory: M.
+    """
+
+    rows: int
+    segment: int
+    memory: int
+
+
 def evaluate(
     model: TransformerXL,
     store: Store,
@@ -126,41 +141,73 @@ def evaluate(
     Returns:
         The same scores on every rank, or None if it was told to stop.
     """
+    wanted = Wanted(rows=rows, segment=segment, memory=memory)
     mine = rows_of_rank(rows, rank=group.rank, world_size=group.world_size)
-    nats = torch.zeros(NUM_BUCKETS, dtype=torch.float64)
-    targets = torch.zeros(NUM_BUCKETS, dtype=torch.int64)
+    sums = sum_rows(model, store, wanted, mine=mine, should_stop=should_stop)
+    if sums is None:
+        return None
+    group.sum_on_host(sums.nats)
+    group.sum_on_host(sums.targets)
+    return scores_of(sums, store, wanted, step=step, clamp=model.config.clamp_len)
+
+
+def sum_rows(
+    model: TransformerXL,
+    store: Store,
+    wanted: Wanted,
+    *,
+    mine: tuple[int, int],
+    should_stop: Callable[[], bool] = lambda: False,
+    tell: Callable[[int], None] = lambda _targets: None,
+) -> Sums | None:
+    """Score what the rows `mine`, [lo, hi) of all, read; None if told to stop.
+
+    Args:
+        model: Its weights are read only; where they are, is computed.
+        store: Where the documents are.
+        wanted: How.
+        mine: The rows.
+        should_stop: Asked before each batch.
+        tell: Told after each batch how many targets are scored.
+    """
+    device = model.content_bias.device
+    sums = no_sums()
+    scored = 0
     was_training = model.training
     model.eval()
     try:
-        read = reader(model, mine[1] - mine[0], memory=memory)
-        batches = validation_batches(store, rows=rows, segment=segment, mine=mine)
+        read = reader(model, mine[1] - mine[0], memory=wanted.memory)
+        batches = validation_batches(store, rows=wanted.rows, segment=wanted.segment, mine=mine)
         with torch.inference_mode():
-            for tokens, offset, wanted in _tensors(batches, group.device):
+            for tokens, offset, goal in _tensors(batches, device):
                 if should_stop():
                     return None
-                nll = model.nll(read(tokens, offset), wanted)
-                _add_by_offset(nats, targets, nll=nll, offset=offset, real=wanted != -100)
+                nll = model.nll(read(tokens, offset), goal)
+                scored += add(sums, nll=nll, offset=offset, real=goal != -100)
+                tell(scored)
     finally:
         model.train(was_training)
-    group.sum_on_host(nats)
-    group.sum_on_host(targets)
-    num_bytes, num_chars, num_words = (
-        int(counts.sum()) for counts in store.sizes(store.doc_ids("validation"))
-    )
+    return sums
+
+
+def scores_of(sums: Sums, store: Store, wanted: Wanted, *, step: int, clamp: int) -> Scores:
+    """The scores that the sums over all rows make."""
+    doc_ids = store.doc_ids("validation")
+    num_bytes, num_chars, num_words = (int(counts.sum()) for counts in store.sizes(doc_ids))
     return Scores(
         step=step,
-        segment=segment,
-        memory=memory,
-        clamp=model.config.clamp_len,
-        rows=rows,
-        documents=len(store.doc_ids("validation")),
-        targets=int(targets.sum()),
+        segment=wanted.segment,
+        memory=wanted.memory,
+        clamp=clamp,
+        rows=wanted.rows,
+        documents=len(doc_ids),
+        targets=int(sums.targets.sum()),
         num_bytes=num_bytes,
         num_chars=num_chars,
         num_words=num_words,
-        nats=float(nats.sum()),
-        nats_by_offset=tuple(nats.tolist()),
-        targets_by_offset=tuple(targets.tolist()),
+        nats=float(sums.nats.sum()),
+        nats_by_offset=tuple(sums.nats.tolist()),
+        targets_by_offset=tuple(sums.targets.tolist()),
     )
 
 
@@ -193,22 +240,6 @@ def no_documents(store: str) -> DataError:
         f"{store} holds no validation documents: nothing was held out when it was built. Build it "
         "again with a larger data.held_out."
     )
-
-
-def bucket_of_offset(offset: Tensor) -> Tensor:
-    """The bucket of each offset: 0 for 0, else 1 + floor(log2(offset)), exact for any int64."""
-    bucket = torch.zeros_like(offset)
-    for power in range(NUM_BUCKETS - 1):
-        bucket += offset >= (1 << power)
-    return bucket
-
-
-def _add_by_offset(
-    nats: Tensor, targets: Tensor, *, nll: Tensor, offset: Tensor, real: Tensor
-) -> None:
-    bucket = bucket_of_offset(offset[real]).cpu()
-    nats += torch.bincount(bucket, weights=nll[real].double().cpu(), minlength=NUM_BUCKETS)
-    targets += torch.bincount(bucket, minlength=NUM_BUCKETS)
 
 
 def _tensors(

@@ -4,7 +4,7 @@ Decisions travel on a gloo side group in host memory, so that a GPU is never wai
 whether somebody wants to stop. A group of one needs no process group at all.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
@@ -21,12 +21,14 @@ class Vote:
         stop: Ranks that were asked to stop.
         waiting: Ranks whose batch is not there yet.
         failed: Ranks that met an error and cannot go on.
+        score: Ranks that want the step after this one followed by an evaluation.
         targets: Targets in the batches of all ranks.
     """
 
     stop: int = 0
     waiting: int = 0
     failed: int = 0
+    score: int = 0
     targets: int = 0
 
 
@@ -64,10 +66,10 @@ class Group:
         """
         if self._side is None:
             return mine
-        ballot = torch.tensor([mine.stop, mine.waiting, mine.failed, mine.targets])
+        names = [field.name for field in fields(Vote)]
+        ballot = torch.tensor([int(getattr(mine, name)) for name in names])
         dist.all_reduce(ballot, group=self._side)
-        stop, waiting, failed, targets = ballot.tolist()
-        return Vote(stop=stop, waiting=waiting, failed=failed, targets=targets)
+        return Vote(**dict(zip(names, ballot.tolist(), strict=True)))
 
     def first_error(self, mine: str | None) -> str | None:
         """The error of the lowest rank that has one, known to all; None if all are well."""

@@ -7,11 +7,15 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
+from trainer.blame import is_out_of_memory, tell
 from trainer.board import Board, LocalReporter, News, Verdict
+from trainer.endings import ended_before_it_began
 from trainer.group import Group
 from trainer.loop import train
 from trainer.plan import TrainPlan
+from trainer.settings import ClusterSettings
 
 POLL_S = 0.2
 
@@ -24,18 +28,21 @@ def launch_local(
     Args:
         plan: The run.
         on_news: Called a few times a second with what the workers reported.
-        stop_reason: Asked as often; a reason makes the run stop after the current step.
+        stop_reason: Asked as often; a reason makes the run stop after the current step, or at once
+            while it still waits for other ranks to come.
 
     Raises:
-        Exception: What ended the training, unless it was decided on.
+        MemoryError: There was not enough of it.
+        Exception: What else ended the training, unless it was decided on.
     """
     board = Board()
     box: list[Verdict] = []
     errors: list[BaseException] = []
+    joined = threading.Event()
 
     def work() -> None:
         try:
-            box.append(_train_here(plan, board))
+            box.append(_train_here(plan, board, joined))
         except BaseException as error:  # noqa: BLE001 - carried to the calling thread, raised there
             errors.append(error)
 
@@ -45,24 +52,42 @@ def launch_local(
         thread.join(POLL_S)
         if reason := stop_reason():
             board.ask_stop(reason)
+            if not joined.is_set() and thread.is_alive():
+                return ended_before_it_began(plan, reason)
         on_news(board.drain())
     on_news(board.drain())
+    if errors and is_out_of_memory(errors[0]):
+        raise MemoryError(tell(int(os.environ.get("RANK", "0")), errors[0])) from errors[0]
     if errors:
         raise errors[0]
     return box[0]
 
 
-def _train_here(plan: TrainPlan, board: Board) -> Verdict:
+def _train_here(plan: TrainPlan, board: Board, joined: threading.Event) -> Verdict:
     cuda = torch.cuda.is_available() and plan.cluster.gpus != "no"
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else None
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if several:
-        dist.init_process_group(
-            "nccl" if cuda else "gloo", timeout=timedelta(seconds=plan.cluster.hang_timeout_s)
-        )
+        _meet("nccl" if cuda else "gloo", plan.cluster)
+    joined.set()
     try:
         group = Group(device=device or torch.device("cpu"), timeout_s=plan.cluster.hang_timeout_s)
         return train(plan, group, LocalReporter(board), lambda _rows: None)
     finally:
         if several:
             dist.destroy_process_group()
+
+
+def _meet(backend: str, settings: ClusterSettings) -> None:
+    """Wait for the other ranks, then join them: to be late is no hang."""
+    patience = timedelta(seconds=settings.start_timeout_s)
+    store, rank, world_size = next(rendezvous("env://", timeout=patience))
+    store.set(f"longrow-{rank}", "here")
+    store.wait([f"longrow-{other}" for other in range(world_size)], patience)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=settings.hang_timeout_s),
+    )

@@ -1,6 +1,7 @@
 """What each step did, as metric lines; read one step late, so that no device is waited for."""
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from pipeline.batch import Batch
 from pipeline.rows_state import RowsState
+from trainer.counters import Counters
 from trainer.group import Group
-from trainer.start import Counters
 from trainer.step import StepResult
 
 
@@ -55,12 +56,15 @@ class Ledger:
         *,
         write: Callable[[dict[str, Any]], None],
         note: Callable[[str], None],
+        usage: Callable[[float], dict[str, float]],
     ) -> None:
+        """Begin with `counters`; `usage` tells of a step's seconds what the step took."""
         self.counters = counters
         self.last_skipped = 0
         self._group = group
         self._write = write
         self._note = note
+        self._usage = usage
         self._pending: tuple[Entry, Tensor] | None = None
         self._ended = time.perf_counter()
 
@@ -80,11 +84,14 @@ class Ledger:
         (entry, numbers), self._pending = self._pending, None
         loss, usable, starts = numbers.tolist()
         applied = bool(entry.result.applied)
+        norm_mean, norm_count = entry.result.seen.tolist()
         self.counters = replace(
             self.counters,
             skipped=self.counters.skipped + (not applied),
             skipped_in_row=0 if applied else self.counters.skipped_in_row + 1,
             targets=self.counters.targets + entry.targets,
+            norm_mean=norm_mean,
+            norm_count=int(norm_count),
         )
         now = time.perf_counter()
         seconds, self._ended = now - self._ended, now
@@ -108,6 +115,7 @@ class Ledger:
                     "data/epoch": int(entry.rows.epoch.max()),
                     "data/document_starts": int(starts),
                     "data/duplicate_rows": _duplicates(entry.rows),
+                    **self._usage(seconds),
                     **_by_source(entry.rows),
                 }
             )
@@ -121,8 +129,12 @@ class Ledger:
         everywhere = [json.loads(ids) for ids in self._group.gather(here) if ids is not None]
         ids = sorted({doc for part in everywhere for doc in part})
         if self._group.rank == 0:
+            norm, usual = float(entry.result.norm), self.counters.norm_mean
+            why = "was not finite"
+            if math.isfinite(norm):
+                why = f"had a norm of {norm:.3g}, a spike over the usual {usual:.3g}"
             self._note(
-                f"Step {entry.step}: the gradient was not finite, the update was skipped. "
+                f"Step {entry.step}: the gradient {why}, the update was skipped. "
                 f"Documents in the batch: {', '.join(map(str, ids))}."
             )
 

@@ -10,50 +10,58 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from pipeline.batch import Batch
 from pipeline.client import Reader, RowClient
-from pipeline.files import write_whole
 from pipeline.growing import GrowingStore
 from pipeline.growing_server import serve
 from pipeline.layout import check_shares, rows_of_rank
 from pipeline.rows_state import RowsState
 from pipeline.store import Store
 from trainer.anchors import anchor_is_due, keep_anchor
+from trainer.average import move_average
+from trainer.best import value_of
 from trainer.board import Reporter, Verdict
-from trainer.catch_up import catch_up, whole_store
-from trainer.checkpoint import STATE_VERSION, checkpoint_name, take_snapshot
+from trainer.catch_up import catch_up
+from trainer.checkpoint import STATE_VERSION, checkpoint_name
+from trainer.consent import Consent
+from trainer.counters import SKIPS_IN_ROW
 from trainer.documents import open_store, parts_of
-from trainer.evaluation import Scores, evaluate
-from trainer.group import Group, Vote
+from trainer.examiner import Examiner
+from trainer.group import Group
 from trainer.ledger import Entry, Ledger
 from trainer.optimizer import learning_rate
 from trainer.plan import TrainPlan
+from trainer.profiler import StepProfiler
 from trainer.run_folder import Attempt, RunFolder
 from trainer.saver import Saver
+from trainer.snapshot import take_snapshot
 from trainer.start import (
-    REPEATABLE,
     DoomedError,
     Training,
     begin_attempt,
-    describe,
     restore,
     settle_buckets,
     together,
 )
 from trainer.step import Rows, StepPlan, take_step
+from trainer.usage import usage_meter
 
-T = TypeVar("T")
 OpenReader = Callable[[tuple[int, int]], Reader | None]
 WAIT_S = 0.05
-SKIPS_IN_ROW = 3
 
 
-def train(plan: TrainPlan, group: Group, reporter: Reporter, open_reader: OpenReader) -> Verdict:
+def train(
+    plan: TrainPlan,
+    group: Group,
+    reporter: Reporter,
+    open_reader: OpenReader,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> Verdict:
     """Take part in the run of `plan` as one of the ranks of `group`, to its end or a stop.
 
     Args:
@@ -61,6 +69,7 @@ def train(plan: TrainPlan, group: Group, reporter: Reporter, open_reader: OpenRe
         group: The ranks.
         reporter: The way to the driver.
         open_reader: Opens the reader that serves the given rows, or None to read them here.
+        clock: Seconds, for evaluate.minutes.
 
     Returns:
         The same verdict on every rank.
@@ -81,7 +90,9 @@ def train(plan: TrainPlan, group: Group, reporter: Reporter, open_reader: OpenRe
             group,
             lambda: restore(plan, group, store, attempt=attempt, checkpoint=checkpoint, mine=mine),
         )
-        rank = _Rank(plan, group, reporter, store, training, attempt, mine, open_reader(mine))
+        rank = _Rank(
+            plan, group, reporter, store, training, attempt, mine, open_reader(mine), clock
+        )
         try:
             return rank.run()
         finally:
@@ -105,7 +116,7 @@ def share_of_rows(plan: TrainPlan, group: Group) -> tuple[int, int]:
 class _Rank:
     """One rank between its start and its verdict."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a rank is made of, each once
         self,
         plan: TrainPlan,
         group: Group,
@@ -115,6 +126,7 @@ class _Rank:
         attempt: Attempt,
         mine: tuple[int, int],
         reader: Reader | None,
+        clock: Callable[[], float],
     ) -> None:
         self._plan, self._group, self._reporter = plan, group, reporter
         self._store, self._training, self._attempt, self._mine = store, training, attempt, mine
@@ -129,38 +141,69 @@ class _Rank:
             rows=mine,
             warn=reporter.note,
         )
-        self._ledger = Ledger(group, training.counters, write=self._tell, note=reporter.note)
+        self._consent = Consent(group, reporter)
+        self._ledger = Ledger(
+            group,
+            training.counters,
+            write=self._tell,
+            note=reporter.note,
+            usage=usage_meter(plan, group.device, world_size=group.world_size),
+        )
+        self._profiler = StepProfiler(
+            self._folder.profile,
+            attempt=attempt.number,
+            rank=group.rank,
+            steps=plan.trainer.profile,
+        )
+        self._examiner = Examiner(
+            plan,
+            group,
+            store,
+            training,
+            reporter=reporter,
+            ledger=self._ledger,
+            consent=self._consent,
+            tell=self._tell,
+            clock=clock,
+        )
         self._saver = Saver(
             self._folder,
             attempt=attempt.number,
             rank=group.rank,
             world_size=group.world_size,
-            keep_last=plan.checkpoint.keep_last,
+            settings=plan.checkpoint,
+            value_of=self._value_of,
             beat=reporter.beat,
         )
         self._numbers = torch.arange(mine[0], mine[1], device=group.device)
-        self._error: str | None = None
+        counters = training.counters
+        self._seen = torch.tensor(
+            [counters.norm_mean, counters.norm_count], dtype=torch.float64, device=group.device
+        )
         self._steps = StepPlan(
             accumulation=plan.trainer.accumulation,
             clip=plan.optimizer.clip,
             precision=plan.trainer.precision,
             seed=plan.seed,
             world_size=group.world_size,
+            spike_factor=plan.trainer.spike_factor,
         )
 
     def run(self) -> Verdict:
         """Step until the run is done or somebody wants to stop."""
         training, plan = self._training, self._plan
         self._tell_start()
-        self._guard(self._keep_anchor)
+        self._consent.guard(self._keep_anchor)
         if training.resharded:
             self._save_and_wait()  # the next attempt goes on with the new rows
         settle_buckets(training, self._steps, shape=(len(self._numbers), plan.layout.segment))
         self._ledger.restart_clock()
         while True:
-            if not self._evaluate_if_due():
+            if not self._examiner.score_if_due():
                 return self._stop()
-            if training.step >= plan.trainer.steps:
+            if self._examiner.is_best() and plan.checkpoint.keep_best:
+                self._consent.guard(self._save)
+            if training.step >= plan.trainer.steps or self._is_over():
                 self._save_and_wait()
                 return Verdict(status="done", step=training.step)
             waited_s = self._client.waited_s
@@ -178,7 +221,11 @@ class _Rank:
                 step=training.step,
                 targets=targets,
                 rate=rate,
+                seen=self._seen,
             )
+            self._seen = result.seen
+            if training.average:
+                move_average(training.average, training.model, decay=plan.trainer.average)
             training.step, training.rows = training.step + 1, after
             self._ledger.add(
                 Entry(
@@ -191,13 +238,18 @@ class _Rank:
                     waited_s=self._client.waited_s - waited_s,
                 )
             )
+            if self._profiler.step():
+                self._reporter.note(
+                    f"A trace of {plan.trainer.profile} steps is in {self._profiler.file}."
+                )
             if anchor_is_due(training.step):
-                self._guard(self._keep_anchor)
+                self._consent.guard(self._keep_anchor)
             self._save_if_due()
 
     def close(self) -> None:
         """Leave no actor, no thread and no half-written file behind."""
         self._client.close()
+        self._profiler.close()
         self._saver.close()
 
     def _keep_anchor(self) -> None:
@@ -210,41 +262,23 @@ class _Rank:
         """The next batch, once all ranks have theirs, and their targets together; None to stop."""
         read: tuple[Batch, RowsState] | None = None
         while True:
-            if read is None and self._guard(self._client.ready):
-                read = self._guard(self._client.next)
-            said = self._group.vote(
-                Vote(
-                    stop=bool(self._reporter.stop_reason()),
-                    waiting=read is None,
-                    failed=self._error is not None,
-                    targets=int((read[0].targets >= 0).sum()) if read else 0,
-                )
+            if read is None and self._consent.guard(self._client.ready):
+                read = self._consent.guard(self._client.next)
+            said = self._consent.vote(
+                waiting=read is None,
+                score=self._examiner.wants_soon(),
+                targets=int((read[0].targets >= 0).sum()) if read else 0,
             )
             if said.failed:
-                self._raise_together()
+                self._consent.raise_together()
             if said.stop:
                 return None
             if read and not said.waiting:
+                if said.score:
+                    self._examiner.plan_next()
                 return *read, said.targets
             self._reporter.beat()
             time.sleep(WAIT_S)
-
-    def _guard(self, act: Callable[[], T]) -> T | None:
-        """Do `act`; an error that would repeat is kept for the next vote, where all ranks learn it.
-
-        To raise it here would leave the other ranks waiting for this one.
-        """
-        try:
-            return act()
-        except tuple(REPEATABLE) as error:
-            self._error = self._error or describe(error)
-            return None
-
-    def _raise_together(self) -> None:
-        """Raise, on all ranks, the error that the lowest of them keeps; nothing if none does."""
-        first = self._group.first_error(self._error)
-        if first is not None:
-            raise DoomedError(*json.loads(first))
 
     def _tensors(self, batch: Batch) -> Rows:
         """The batch on the device."""
@@ -257,25 +291,25 @@ class _Rank:
 
     def _save_if_due(self) -> None:
         step, plan = self._training.step, self._plan
-        self._guard(self._tell_saved)
+        self._consent.guard(self._tell_saved)
         if self._ledger.counters.skipped_in_row >= SKIPS_IN_ROW:
             self._save_and_wait()
             raise DoomedError(
                 "error",
-                f"{SKIPS_IN_ROW} updates in a row were not finite, up to step "
+                f"{SKIPS_IN_ROW} updates in a row were not finite or spikes, up to step "
                 f"{self._ledger.last_skipped}. None of them entered the weights, which are in the "
                 f"checkpoint of step {step}. Lower optimizer.learning_rate, or look at the "
                 "documents named above.",
             )
         if step % plan.checkpoint.every == 0 or step == plan.trainer.steps:
-            self._guard(self._save)
+            self._consent.guard(self._save)
 
     def _save_and_wait(self) -> None:
         """Have this step in a committed checkpoint, or the same error on all ranks."""
-        self._guard(self._save)
-        self._guard(self._saver.wait)
-        self._guard(self._tell_saved)
-        self._raise_together()
+        self._consent.guard(self._save)
+        self._consent.guard(self._saver.wait)
+        self._consent.guard(self._tell_saved)
+        self._consent.raise_together()
 
     def _save(self) -> None:
         training = self._training
@@ -294,6 +328,7 @@ class _Rank:
                 rank=self._group.rank,
                 rows=self._mine,
                 state=state,
+                average=training.average,
             )
         )
         self._saved = training.step
@@ -308,7 +343,7 @@ class _Rank:
             "attempt": self._attempt.number,
             "world_size": self._group.world_size,
             "threads": self._attempt.threads,
-            "counters": asdict(self._ledger.counters),
+            "counters": asdict(self._examiner.counters()),
             "identity": plan.identity(),
             "plan": asdict(plan),
             "mlflow_run_id": plan.mlflow_run_id,
@@ -330,88 +365,25 @@ class _Rank:
         reason = next((said for said in reasons if said), "")
         return Verdict(status="stopped", reason=reason, step=self._training.step)
 
-    def _evaluate_if_due(self) -> bool:
-        """Score the held-out documents when it is time; False if told to stop meanwhile."""
-        step, plan = self._training.step, self._plan
-        final = step >= plan.trainer.steps
-        every = plan.evaluate.every
-        if not final and (step == 0 or every == 0 or step % every):
-            return True
-        store = whole_store(self._store, self._group, self._reporter, wait=final)
-        if store is None:
-            return not final  # the held-out documents are still being built, or we are to stop
-        path = self._folder.evaluations / f"step_{step:08d}.json"
-        lengths = self._lengths(final=final)
-        rows = plan.evaluate.rows or plan.layout.rows
-        segment = plan.evaluate.segment or plan.layout.segment
-        settings = {(rows, segment, length) for length in lengths}
-        known = self._group.rank == 0 and self._known(path, settings)
-        known = self._group.from_rank_0("yes" if known else "no") == "yes"
-        if known or not len(store.doc_ids("validation")):
-            return True
-        self._ledger.flush()
-        scores: list[Scores] = []
-        for length in lengths:
-            found = self._evaluate(store, rows=rows, segment=segment, memory=length)
-            if found is None:
-                return False
-            scores.append(found)
+    def _is_over(self) -> bool:
+        if not self._examiner.is_over():
+            return False
+        counters = self._ledger.counters
         if self._group.rank == 0:
-            self._folder.drop_evaluation(step)
-            write_scores(path, scores)
-            self._tell(evaluation_line(scores, training_memory=plan.model.memory))
-        self._ledger.restart_clock()
+            self._reporter.note(
+                f"{counters.metric} has not been lower in {counters.stale} evaluations than the "
+                f"{counters.best} of step {counters.best_step} (evaluate.patience): the run ends."
+            )
         return True
 
-    def _lengths(self, *, final: bool) -> tuple[int, ...]:
-        """Memory lengths to score with: at the end those wanted, else that of training."""
-        model = self._plan.model
-        if not final:
-            return (model.memory,)
-        # Under same_length a query sees `memory` keys, its own included: with 0 it would see none.
-        without = () if model.same_length else (0,)
-        return self._plan.evaluate.memory or tuple(dict.fromkeys((model.memory, *without)))
-
-    def _known(self, path: Path, settings: set[tuple[int, int, int]]) -> bool:
-        """Whether the scores with these (rows, segment, memory) are written, and told in a line."""
-        step = self._training.step
-        if not path.exists() or not any(
-            line["kind"] == "evaluation" and line["step"] == step for line in self._folder.lines()
-        ):
-            return False
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        return settings <= {(one["rows"], one["segment"], one["memory"]) for one in saved}
-
-    def _evaluate(self, store: Store, *, rows: int, segment: int, memory: int) -> Scores | None:
-        """Scores with one memory length; None if somebody wants to stop."""
-        try:
-            found = evaluate(
-                self._training.model,
-                store,
-                self._group,
-                step=self._training.step,
-                rows=rows,
-                segment=segment,
-                memory=memory,
-                should_stop=self._asked_to_stop,
-            )
-        except tuple(REPEATABLE) as error:
-            self._error = self._error or describe(error)
-            self._asked_to_stop()  # the vote in which the others learn it, at their next batch
-            found = None
-        if found is None:
-            self._raise_together()
-        return found
-
-    def _asked_to_stop(self) -> bool:
-        self._reporter.beat()
-        mine = Vote(stop=bool(self._reporter.stop_reason()), failed=self._error is not None)
-        said = self._group.vote(mine)
-        return said.stop > 0 or said.failed > 0
+    def _value_of(self, step: int) -> float | None:
+        plan = self._plan
+        file = self._folder.evaluation(step)
+        return value_of(file, metric=plan.evaluate.metric, memory=plan.model.memory)
 
     def _tell(self, line: dict[str, Any]) -> None:
         """Rank 0: write a line, unless a later attempt owns the run: then all stop."""
-        self._guard(lambda: self._write(line))
+        self._consent.guard(lambda: self._write(line))
 
     def _write(self, line: dict[str, Any]) -> None:
         """A line into metrics.jsonl, then to the driver."""
@@ -422,6 +394,8 @@ class _Rank:
         self._reporter.line(line)
 
     def _tell_saved(self) -> None:
+        while self._saver.notes:
+            self._reporter.note(self._saver.notes.popleft())
         self._saver.poll()
         step = self._saver.committed
         if step > self._told and self._group.rank == 0:
@@ -455,20 +429,3 @@ def finite(line: dict[str, Any]) -> dict[str, Any]:
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in line.items()
     }
-
-
-def write_scores(path: Path, scores: list[Scores]) -> None:
-    """Write an evaluation's scores to `path`, whole."""
-    text = json.dumps([score.to_json() for score in scores], indent=1)
-    write_whole(str(path), text.encode())
-
-
-def evaluation_line(scores: list[Scores], *, training_memory: int) -> dict[str, Any]:
-    """An evaluation as a metric line: eval/... is that of the training memory."""
-    line: dict[str, Any] = {"kind": "evaluation", "step": scores[0].step}
-    for score in scores:
-        group = "eval" if score.memory == training_memory else f"eval/memory_{score.memory}"
-        line[f"{group}/loss"] = score.loss
-        line[f"{group}/perplexity"] = score.perplexity
-        line[f"{group}/bits_per_byte"] = score.bits_per_byte
-    return line

@@ -11,21 +11,27 @@ from trainer.settings import OptimizerSettings
 def learning_rate(step: int, settings: OptimizerSettings, *, steps: int) -> float:
     """The learning rate of step `step`.
 
-    Rises linearly from settings.learning_rate / warmup_steps to the peak, then falls along half a
-    cosine to `final_ratio` of it at the last step. The cosine counts from the end of the warm-up,
-    so the two meet (the reference counts it from step 0, and its rate drops where they join).
+    Rises linearly from settings.learning_rate / warmup_steps to the peak, then follows
+    `settings.schedule`. Cosine and line count from the end of the warm-up, so the two meet (the
+    reference counts its cosine from step 0, and its rate drops where they join).
 
     Args:
         step: Step about to be taken, from 0.
-        settings: Peak, warm-up and final ratio.
-        steps: Steps of the whole run.
+        settings: Peak, warm-up, schedule and final ratio.
+        steps: Steps of the whole run; inverse square root and constant do not look at it.
     """
-    warmup = min(settings.warmup_steps, steps)
+    peak, floor = settings.learning_rate, settings.final_ratio
+    ends = settings.schedule in ("cosine", "linear")
+    warmup = min(settings.warmup_steps, steps) if ends else settings.warmup_steps
     if step < warmup:
-        return settings.learning_rate * (step + 1) / warmup
+        return peak * (step + 1) / warmup
+    if settings.schedule == "constant":
+        return peak
+    if settings.schedule == "inverse_sqrt":  # 1 at the last step of the warm-up
+        return peak * math.sqrt(max(1, warmup) / (step + 1))
     progress = min(1.0, (step - warmup) / max(1, steps - 1 - warmup))
-    floor = settings.final_ratio
-    return settings.learning_rate * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
+    falls = progress if settings.schedule == "linear" else 0.5 * (1 - math.cos(math.pi * progress))
+    return peak * (1 - (1 - floor) * falls)
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:

@@ -6,12 +6,14 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
+from matplotlib.ticker import MaxNLocator
 
 from trainer.context import ContextPoint, EffectiveContext
 from trainer.evaluation import Scores
 
 MIN_TARGETS = 50  # a mean over fewer says little
-COLORS = ("#1f4e8c", "#c8553d", "#4f8a4a", "#8a6db1", "#777777")
+COLORS = ("#1f4e8c", "#c8553d", "#4f8a4a", "#8a6db1", "#777777", "#c9a227", "#3a9ca6", "#b5476b")
 SMOOTH = 0.01  # of the run: half-life of the smoothed loss
 
 
@@ -52,9 +54,8 @@ def loss_by_offset(scores: Sequence[Scores], path: Path, *, title: str) -> None:
         path: The PNG to write.
         title: Above the picture.
     """
-    figure = Figure(figsize=(8, 6), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-    _draw_by_offset(upper, lower, scores, title=title)
+    figure = Figure(figsize=(8, 6.5), layout="constrained")
+    _draw_by_offset(figure, figure.add_gridspec(1, 1)[0], scores, title=title)
     _save(figure, path)
 
 
@@ -68,6 +69,7 @@ def memory_sweep(scores: Sequence[Scores], path: Path, *, title: str) -> None:
     """
     figure, axes = _beside_offsets(scores)
     _dress(axes, title, x="memory (states a layer)", y="bits per byte, held-out documents")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     ordered = sorted(scores, key=lambda score: score.memory)
     x, y = [score.memory for score in ordered], [score.bits_per_byte for score in ordered]
     axes.plot(x, y, "o-", color=COLORS[0])
@@ -115,30 +117,39 @@ def loss_by_context(
 
 def _beside_offsets(scores: Sequence[Scores]) -> tuple[Figure, Axes]:
     """A picture with `loss_by_offset` in its right half, and the axes of its left half."""
-    figure = Figure(figsize=(13, 6), layout="constrained")
-    grid = figure.add_gridspec(2, 2, height_ratios=(2, 1))
-    upper = figure.add_subplot(grid[0, 1])
-    lower = figure.add_subplot(grid[1, 1], sharex=upper)
-    _draw_by_offset(upper, lower, scores, title="by offset within the document")
-    return figure, figure.add_subplot(grid[:, 0])
+    figure = Figure(figsize=(13, 6.5), layout="constrained")
+    left, right = figure.add_gridspec(1, 2)
+    _draw_by_offset(figure, right, scores, title="by offset within the document")
+    return figure, figure.add_subplot(left)
 
 
-def _draw_by_offset(upper: Axes, lower: Axes, scores: Sequence[Scores], *, title: str) -> None:
-    _dress(upper, title, x="", y="nats per token")
-    _dress(lower, "", x="offset within the document (tokens)", y="nats saved")
+def _draw_by_offset(
+    figure: Figure, place: SubplotSpec, scores: Sequence[Scores], *, title: str
+) -> None:
+    """Draw losses and, below them, what is saved against the shortest memory, if there are more."""
     shortest = min(scores, key=lambda score: score.memory)
+    several = len(scores) > 1
+    grid = place.subgridspec(2 if several else 1, 1, height_ratios=(2, 1) if several else (1,))
+    panels = [figure.add_subplot(grid[0])]
+    if several:
+        panels.append(figure.add_subplot(grid[1], sharex=panels[0]))
+        _dress(panels[1], "", x="", y="nats saved")
+        panels[0].tick_params(labelbottom=False)
+        panels[1].axhline(0, color="#999999", linewidth=0.8)
+    _dress(panels[0], title, x="", y="nats per token")
+    panels[-1].set_xlabel("offset within the document (tokens)")
     base = _by_bucket(shortest)
     for score, color in zip(scores, COLORS * (1 + len(scores) // len(COLORS)), strict=False):
         label = f"memory {score.memory}, {score.bits_per_byte:.3f} bits per byte"
         mine = _by_bucket(score)
         x = [_middle(bucket) for bucket in mine]
-        upper.plot(x, list(mine.values()), "o-", color=color, label=label)
+        panels[0].plot(x, list(mine.values()), "o-", color=color, label=label, markersize=4)
         if score is not shortest:
-            lower.plot(x, [base[bucket] - mine[bucket] for bucket in mine], "o-", color=color)
-    for axes in (upper, lower):
+            saved = [base[bucket] - mine[bucket] for bucket in mine]
+            panels[1].plot(x, saved, "o-", color=color, markersize=4)
+    for axes in panels:
         axes.axvline(shortest.segment, color="#999999", linestyle=":", linewidth=1)
-    lower.axhline(0, color="#999999", linewidth=0.8)
-    lower.annotate(
+    panels[-1].annotate(
         f"one segment, {shortest.segment} tokens",
         (shortest.segment, 1.0),
         xycoords=("data", "axes fraction"),
@@ -148,9 +159,17 @@ def _draw_by_offset(upper: Axes, lower: Axes, scores: Sequence[Scores], *, title
         fontsize=8,
         color="#666666",
     )
-    lower.set_xscale("symlog", linthresh=1, base=2)
-    lower.set_xlim(left=-0.5)
-    upper.legend(frameon=False)
+    panels[0].set_xscale("symlog", linthresh=1, base=2)
+    panels[0].set_xlim(left=-0.5)
+    # Below all that is drawn: a curve may go anywhere, and there may be many.
+    panels[-1].legend(
+        handles=panels[0].get_lines()[: len(scores)],
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.3 if several else -0.12),
+        ncols=2,
+        frameon=False,
+        fontsize=9,
+    )
 
 
 def _by_bucket(score: Scores) -> dict[int, float]:
@@ -162,7 +181,7 @@ def _by_bucket(score: Scores) -> dict[int, float]:
 
 
 def _middle(bucket: int) -> float:
-    """The middle, by ratio, of the offsets in a bucket of evaluation.bucket_of_offset."""
+    """The middle, by ratio, of the offsets in a bucket of sums.bucket_of_offset."""
     return 0.0 if bucket == 0 else 2.0 ** (bucket - 0.5)
 
 

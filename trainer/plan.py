@@ -16,6 +16,16 @@ from trainer.settings import (
     TrainerSettings,
 )
 
+# Sections whose keys may change at a resume, but for what is in a run's identity.
+SECTIONS = {
+    "model": ModelConfig,
+    "trainer": TrainerSettings,
+    "optimizer": OptimizerSettings,
+    "evaluate": EvaluateSettings,
+    "checkpoint": CheckpointSettings,
+    "cluster": ClusterSettings,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlan:
@@ -34,6 +44,7 @@ class TrainPlan:
         cache: Folder that keeps the parts of a remote store on each machine; empty: none.
         cache_bytes: What it may hold.
         reshard: A checkpoint of other rows, or of another segment, may be gone on from.
+        init: Checkpoint or folder whose weights the run begins with; empty draws them.
     """
 
     folder: str
@@ -54,6 +65,7 @@ class TrainPlan:
     cache: str = ""
     cache_bytes: int = 0
     reshard: bool = False
+    init: str = ""
 
     def identity(self) -> dict[str, Any]:
         """What makes the run this run: a resume with another value of any of these is refused."""
@@ -71,6 +83,15 @@ class TrainPlan:
         return json.loads(json.dumps(parts))  # as a checkpoint holds it: lists, not tuples
 
 
+def _defaults() -> dict[str, Any]:
+    tables = {"rows": asdict(Layout()), "model": asdict(ModelConfig())}
+    named = {
+        f"{table}.{key}": value for table, held in tables.items() for key, value in held.items()
+    }
+    return json.loads(json.dumps({key: named[key] for key in named if key != "model.memory"}))
+
+
+DEFAULTS = _defaults()
 RESHARDED = ("rows.rows", "rows.segment")
 
 
@@ -88,6 +109,11 @@ def check_identity(
     Raises:
         ConfigError: Names every key that differs, with both values.
     """
+    # A key that is younger than the checkpoint had its default then; one that is out of use has it.
+    saved, wanted = (
+        {key: value for key, value in DEFAULTS.items() if key in other} | mine
+        for mine, other in ((saved, wanted), (wanted, saved))
+    )
     keys = [
         key
         for key in sorted(saved.keys() | wanted.keys())
@@ -119,11 +145,13 @@ def changes(saved: dict[str, Any], plan: TrainPlan) -> dict[str, str]:
         plan: The plan of the resume.
     """
     now = json.loads(json.dumps(asdict(plan)))
+    usual = {name: json.loads(json.dumps(asdict(kind()))) for name, kind in SECTIONS.items()}
     return {
-        f"{section}.{key}": f"{saved[section].get(key)} -> {value}"
-        for section in ("model", "trainer", "optimizer", "evaluate", "checkpoint", "cluster")
+        f"{section}.{key}": f"{before} -> {value}"
+        for section in SECTIONS
         for key, value in now[section].items()
-        if saved[section].get(key) != value
+        # A key that is younger than the checkpoint had its default then.
+        if (before := saved[section].get(key, usual[section][key])) != value
     } | {
         f"rows.{key}": f"{saved['layout'][key]} -> {now['layout'][key]}"
         for key in ("rows", "segment")

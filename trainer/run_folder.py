@@ -5,15 +5,19 @@ mlflow.json                  which MLflow run this is
 attempts/0001.json ...       one a start of the workers: from which step, with how many
 metrics.jsonl                one line a step, the truth about the run
 checkpoints/                 step_00000100-a0001 ... (checkpoint.py)
-evaluations/                 one file an evaluation
+evaluations/                 one file an evaluation; by_minutes.json: where the clock put some
 anchors/                     states of the rows along the way (anchors.py)
+heartbeat                    touched every few seconds while the run trains; then it is removed
+profile/                     attempt-0001-rank-0.json: a trace, with trainer.profile
 summary.json                 written when the run is done
 """
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,9 @@ from typing import Any
 from pipeline.errors import DataError
 from pipeline.files import write_whole
 from trainer.errors import ConfigError, OvertakenError
+
+_OF_A_STEP = re.compile(r"(?:memory_|context_)?step_(\d+)(?:_[LM]\d+)?\.(?:json|png)$")
+HEARTBEAT, BY_MINUTES = "heartbeat", "by_minutes.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,7 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.evaluations = self.path / "evaluations"
+        self.profile = self.path / "profile"
         self.anchors = self.path / "anchors"
         self._attempts = self.path / "attempts"
 
@@ -73,6 +81,23 @@ class RunFolder:
                 "run.folder to a folder that can, or make room there."
             ) from error
 
+    def beat(self) -> None:
+        """Leave a sign of life; a disk that refuses it must not end what lives."""
+        with suppress(OSError):
+            (self.path / HEARTBEAT).touch()
+
+    def last_beat(self) -> float | None:
+        """When the last sign of life was left, in seconds since 1970; None if the run has ended."""
+        try:
+            return (self.path / HEARTBEAT).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def rest(self) -> None:
+        """Say that nothing trains here any more."""
+        with suppress(OSError):
+            (self.path / HEARTBEAT).unlink()
+
     def create_if_fits(self) -> None:
         """See that the folder can be made, and leave things as they were.
 
@@ -83,6 +108,19 @@ class RunFolder:
         self.create()
         if new:
             shutil.rmtree(new[-1])
+
+    def evaluation(self, step: int) -> Path:
+        """The file of the scores that the run itself found at `step`."""
+        return self.evaluations / f"step_{step:08d}.json"
+
+    def steps_by_minutes(self) -> list[int]:
+        """Steps on which the clock put an evaluation, ascending."""
+        found = self.read_json(f"evaluations/{BY_MINUTES}")
+        return list(found["steps"]) if found else []
+
+    def keep_steps_by_minutes(self, steps: Iterable[int]) -> None:
+        """Remember these steps; a resume evaluates there again."""
+        self.write_json(f"evaluations/{BY_MINUTES}", {"steps": sorted(steps)})
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """The JSON object in file `name`, or None where there is no such file."""
@@ -168,11 +206,15 @@ class RunFolder:
         return path
 
     def cut(self, step: int) -> None:
-        """Drop lines, evaluations and anchors past `step`: lost, they will come again."""
+        """Drop lines, evaluations and anchors past `step`: lost, they will come again.
+
+        What `longrow evaluate` wrote of such a step goes too: the weights it scored are no more.
+        """
         kept = [json.dumps(line) + "\n" for line in self.lines() if line["step"] <= step]
         write_whole(str(self.metrics), "".join(kept).encode())
-        for path in (*self.evaluations.glob("step_*.json"), *self.anchors.glob("step_*.json")):
-            if int(path.stem.removeprefix("step_")) > step:
+        for path in (*self.evaluations.glob("*"), *self.anchors.glob("step_*.json")):
+            named = _OF_A_STEP.match(path.name)
+            if named and int(named[1]) > step:
                 path.unlink()
 
     def drop_evaluation(self, step: int) -> None:

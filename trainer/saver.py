@@ -1,20 +1,22 @@
-"""Saving beside training: one thread writes what was copied to host memory."""
+"""Saving beside training: one thread writes what was copied to host memory.
+
+What the disk refuses is tried again a few times, and told each time; after that it is an error of
+the run, for a run that saves nothing must not go on for weeks.
+"""
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from trainer.checkpoint import (
-    CheckpointError,
-    Snapshot,
-    checkpoint_name,
-    commit,
-    drop_old,
-    write_part,
-)
+from trainer.checkpoint import CheckpointError, checkpoint_name, living
+from trainer.retention import drop_old
 from trainer.run_folder import RunFolder
+from trainer.settings import CheckpointSettings
+from trainer.snapshot import Snapshot, check_finite, check_room, commit, write_part
 
 DEADLINE_S = 300.0
+RETRY_S = 1.0  # before the first retry; doubled before each further one
 
 
 class Saver:
@@ -22,6 +24,7 @@ class Saver:
 
     Attributes:
         committed: Step of the newest checkpoint whose save has ended here, or -1.
+        notes: Sentences for a person, as they come up; the loop takes them from here.
     """
 
     def __init__(
@@ -31,7 +34,8 @@ class Saver:
         attempt: int,
         rank: int,
         world_size: int,
-        keep_last: int,
+        settings: CheckpointSettings,
+        value_of: Callable[[int], float | None],
         beat: Callable[[], None],
     ) -> None:
         """Write into `run` as `attempt`; `beat` is called while somebody waits for a save."""
@@ -39,12 +43,14 @@ class Saver:
         self._attempt = attempt
         self._rank = rank
         self._world_size = world_size
-        self._keep_last = keep_last
+        self._settings = settings
+        self._value_of = value_of
         self._beat = beat
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._running: Future[int] | None = None
         self._closed = threading.Event()
         self.committed = -1
+        self.notes: deque[str] = deque()
 
     def start(self, snapshot: Snapshot) -> None:
         """Begin to write `snapshot`, after the save before it is done.
@@ -75,8 +81,45 @@ class Saver:
         self._thread.shutdown()
 
     def _save(self, snapshot: Snapshot) -> int:
+        """Save, then let go of what is superfluous; returns the step."""
+        before = living(self._run.checkpoints, self._run.attempts())
+        check_finite(snapshot, last_good=before[-1].name if before else "")
+        self._save_stubbornly(snapshot)
+        if self._rank == 0:
+            try:
+                drop_old(
+                    self._run.checkpoints,
+                    self._run.attempts(),
+                    keep=self._settings,
+                    value_of=self._value_of,
+                )
+            except OSError as error:  # the checkpoint is there; this comes again with the next one
+                self.notes.append(f"An old checkpoint could not be removed ({error}).")
+        return snapshot.step
+
+    def _save_stubbornly(self, snapshot: Snapshot) -> None:
+        """Save, and again a few times if the disk refuses."""
+        for retry in range(self._settings.retries):
+            try:
+                self._save_once(snapshot)
+            except OSError as error:
+                delay_s = RETRY_S * 2**retry
+                self.notes.append(
+                    f"The checkpoint of step {snapshot.step} could not be written ({error}). "
+                    f"Training goes on; it is tried again in {delay_s:.0f} s."
+                )
+                if self._closed.wait(delay_s):
+                    raise
+            else:
+                return
+        self._save_once(snapshot)
+
+    def _save_once(self, snapshot: Snapshot) -> None:
         name = checkpoint_name(snapshot.step, self._attempt)
         folder = self._run.checkpoints
+        if (folder / name).exists():
+            return  # an earlier try was refused when all was done
+        check_room(folder, size_bytes=snapshot.size_bytes)
         write_part(snapshot, folder / f"{name}.part", rank=self._rank)
         if self._rank == 0:
             commit(
@@ -86,8 +129,6 @@ class Saver:
                 deadline_s=DEADLINE_S,
                 may_go_on=self._may_go_on,
             )
-            drop_old(folder, self._run.attempts(), keep_last=self._keep_last)
-        return snapshot.step
 
     def _may_go_on(self) -> None:
         if self._closed.is_set():

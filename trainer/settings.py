@@ -41,6 +41,14 @@ class TrainerSettings:
         deterministic: Torch's deterministic algorithms: on a GPU, bit-exact resumes for some speed.
         z_loss: Adds z_loss * log(Z)^2 to each target's loss, which keeps logits from drifting; 0 is
             off. 1e-4 is usual. The losses that are told are without it.
+        spike_factor: Skips an update whose gradient norm is more than this times the usual one, as
+            one that is not finite is skipped; 0 skips none. 10 is careful.
+        profile: Steps of each attempt to profile, after its first few; each rank leaves a trace in
+            the run's folder profile/, which chrome://tracing opens offline. 0 profiles none.
+        peak_tflops: 10^12 operations a second that a worker's device can do at most, for
+            train/model_flop_use; 0 knows common GPUs in bf16, and else leaves that metric out.
+        average: Decay a step of a moving average of the weights, which is saved, and scored in the
+            place of the weights; 0 keeps none. 0.999 is usual.
     """
 
     steps: int = 1_000
@@ -49,6 +57,10 @@ class TrainerSettings:
     threads: int = 0
     deterministic: bool = False
     z_loss: float = 0.0
+    spike_factor: float = 0.0
+    average: float = 0.0
+    profile: int = 0
+    peak_tflops: float = 0.0
 
     def __post_init__(self) -> None:
         _require(self.steps > 0, f"trainer.steps = {self.steps} must be above 0.")
@@ -58,17 +70,27 @@ class TrainerSettings:
         _require(
             0 <= self.z_loss < float("inf"), f"trainer.z_loss = {self.z_loss} must be 0 or more."
         )
+        _require(
+            self.spike_factor == 0 or 1 < self.spike_factor < float("inf"),
+            f"trainer.spike_factor = {self.spike_factor} must be 0 or above 1.",
+        )
+        _require(0 <= self.average < 1, f"trainer.average = {self.average} must lie in [0, 1).")
+        for name in ("profile", "peak_tflops"):
+            value = getattr(self, name)
+            _require(value >= 0, f"trainer.{name} = {value} must not be negative.")
         _require(self.threads >= 0, f"trainer.threads = {self.threads} must not be negative.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSettings:
-    """AdamW with linear warm-up and cosine decay.
+    """AdamW with linear warm-up and then a schedule.
 
     Attributes:
         learning_rate: Peak, reached at the end of the warm-up.
         warmup_steps: Steps from 0 to the peak.
-        final_ratio: Learning rate at the last step, as a part of the peak.
+        schedule: What follows: half a cosine or a line down to the last step, the inverse square
+            root of the step, which needs no last step, or the peak for good.
+        final_ratio: Learning rate at the last step, as a part of the peak; of cosine and linear.
         betas: AdamW's decay rates of the two moments.
         epsilon: AdamW's epsilon.
         weight_decay: Of projections; tables of tokens, position biases, gains and biases have none.
@@ -77,6 +99,7 @@ class OptimizerSettings:
 
     learning_rate: float = 2.5e-4
     warmup_steps: int = 100
+    schedule: Literal["cosine", "linear", "inverse_sqrt", "constant"] = "cosine"
     final_ratio: float = 0.05
     betas: tuple[float, float] = (0.9, 0.98)
     epsilon: float = 1e-8
@@ -117,15 +140,22 @@ class EvaluateSettings:
         rows: Rows of the evaluation batch, of all workers together; 0 takes those of training.
         segment: Tokens a row reads at a time; 0 takes the segment of training.
         memory: Memory lengths to score with at the end of a run; empty takes the model's and 0.
+        minutes: Minutes of training between two evaluations, beside `every`; 0 looks at no clock.
+            Where one fell is written down, and a resume scores there again.
+        metric: What is best of several evaluations, the lower the better.
+        patience: Evaluations in a row without a new best value that end the run; 0 never ends it.
     """
 
     every: int = 0
+    minutes: float = 0.0
     rows: int = 0
     segment: int = 0
     memory: tuple[int, ...] = ()
+    metric: Literal["eval/loss", "eval/perplexity", "eval/bits_per_byte"] = "eval/loss"
+    patience: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("every", "rows", "segment"):
+        for name in ("every", "minutes", "rows", "segment", "patience"):
             value = getattr(self, name)
             _require(value >= 0, f"evaluate.{name} = {value} must not be negative.")
         _require(
@@ -141,16 +171,26 @@ class CheckpointSettings:
     Attributes:
         every: Steps between two checkpoints; the last step and a stop always write one.
         keep_last: Newest checkpoints to keep; at least 2, for the newest may turn out damaged.
+        keep_every: Keeps those whose step is a multiple of this too; 0 keeps none for that.
+        keep_best: Keeps so many of the best by evaluate.metric too, and saves one when an
+            evaluation finds the best value so far; 0 does neither.
+        retries: Times that a save is tried again when the disk refuses, before the run fails.
     """
 
     every: int = 100
     keep_last: int = 3
+    keep_every: int = 0
+    keep_best: int = 0
+    retries: int = 3
 
     def __post_init__(self) -> None:
         _require(self.every > 0, f"checkpoint.every = {self.every} must be above 0.")
         _require(
             self.keep_last >= 2, f"checkpoint.keep_last = {self.keep_last} must be at least 2."
         )
+        for name in ("keep_every", "keep_best", "retries"):
+            value = getattr(self, name)
+            _require(value >= 0, f"checkpoint.{name} = {value} must not be negative.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +224,7 @@ class ClusterSettings:
         retries: Under `ray`: deaths of workers with no checkpoint between, before giving up.
         hang_timeout_s: Seconds without a step before `ray` ends the workers and starts them again;
             under `local`, before a rank gives up on the others.
+        start_timeout_s: Under `local`: seconds that a rank waits for the others to come.
     """
 
     launcher: Literal["ray", "local"] = "ray"
@@ -193,11 +234,11 @@ class ClusterSettings:
     gpus: Literal["auto", "yes", "no"] = "auto"
     retries: int = 3
     hang_timeout_s: float = 300.0
+    start_timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
         _require(self.workers > 0, f"cluster.workers = {self.workers} must be above 0.")
         _require(self.retries >= 0, f"cluster.retries = {self.retries} must not be negative.")
-        _require(
-            self.hang_timeout_s > 0,
-            f"cluster.hang_timeout_s = {self.hang_timeout_s} must be above 0.",
-        )
+        for name in ("hang_timeout_s", "start_timeout_s"):
+            value = getattr(self, name)
+            _require(value > 0, f"cluster.{name} = {value} must be above 0.")

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM as a wish to stop: the first asks, the second ends at once."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -40,6 +41,21 @@ def stop_wish() -> Iterator[StopWish]:
     before = {number: signal.signal(number, wish.ask) for number in numbers}
     try:
         yield wish
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let no SIGINT or SIGTERM into the `with` block: for what cleans up, and is over soon."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python gives signals to the main thread alone
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from model.config import ModelError
@@ -23,9 +23,11 @@ from pipeline.reshard import reshard
 from pipeline.rows_state import RowsState
 from pipeline.server import Server
 from pipeline.store import Store
+from trainer.average import begin_average
 from trainer.board import Reporter
 from trainer.checkpoint import (
     drop_unfinished,
+    load_average,
     load_memory,
     load_optimizer,
     load_weights,
@@ -33,9 +35,11 @@ from trainer.checkpoint import (
     read_state,
     step_of,
 )
+from trainer.counters import SKIPS_IN_ROW, Counters
 from trainer.documents import check_parts
-from trainer.errors import ConfigError, OvertakenError
+from trainer.errors import ConfigError, DivergedError, OvertakenError
 from trainer.group import Group
+from trainer.load import initial_weights
 from trainer.optimizer import make_optimizer
 from trainer.plan import TrainPlan, check_identity
 from trainer.run_folder import Attempt, RunFolder
@@ -46,6 +50,7 @@ T = TypeVar("T")
 
 # Errors that the next attempt would meet again, and the kind that decides the exit code.
 REPEATABLE: dict[type[Exception], str] = {
+    DivergedError: "error",
     OvertakenError: "overtaken",  # before its family, ConfigError
     DataError: "data",
     ConfigError: "config",
@@ -97,21 +102,6 @@ def together(group: Group, act: Callable[[], T]) -> T:
     return result[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
-    """What a decision of the loop reads beside the step: saved with it.
-
-    Attributes:
-        skipped: Updates skipped so far.
-        skipped_in_row: Updates skipped since the last applied one.
-        targets: Targets that entered a loss.
-    """
-
-    skipped: int = 0
-    skipped_in_row: int = 0
-    targets: int = 0
-
-
 @dataclass(slots=True, kw_only=True)
 class Training:
     """A rank in the middle of a run: all that changes from step to step."""
@@ -124,6 +114,7 @@ class Training:
     rows: RowsState
     counters: Counters
     resharded: str = ""  # what became of the rows, where they were dealt anew
+    average: list[Tensor]  # of the weights, in their order; empty where none is kept
     inexact: str = ""  # why this attempt will not repeat every bit, if it will not
 
 
@@ -221,8 +212,11 @@ def restore(
     model = TransformerXL(plan.model, seed=plan.seed).to(group.device)  # the same on every rank
     optimizer = make_optimizer(model, plan.optimizer)
     server = serve(store, plan.layout)
-    inexact = resharded = ""
+    inexact, resharded, average = "", "", list[Tensor]()
     if checkpoint is None:
+        if plan.init:
+            initial_weights(plan.init, model, tokenizer_sha256=plan.tokenizer_sha256)
+        average = begin_average(model) if plan.trainer.average else []
         memory = empty_memory(model.config, mine[1] - mine[0], device=group.device)
         rows, counters = server.initial_state(), Counters()
     else:
@@ -233,8 +227,15 @@ def restore(
         check_parts(store, saved, where=checkpoint)
         load_weights(checkpoint, model)
         load_optimizer(checkpoint, model, optimizer)
+        if saved["plan"]["trainer"].get("average"):
+            kept = load_average(checkpoint, model)
+            average = kept if plan.trainer.average else []
+        elif plan.trainer.average:
+            average = begin_average(model)  # it was switched on: from here
         rows = RowsState.from_json(saved["rows"])
-        counters = replace(Counters(**saved["counters"]), skipped_in_row=0)  # another chance
+        counters = Counters(**saved["counters"])
+        if counters.skipped_in_row >= SKIPS_IN_ROW:  # it was stopped for that: another chance
+            counters = replace(counters, skipped_in_row=0)
         layout = Layout(**saved["plan"]["layout"])
         _check_next_batch(serve(store, layout), rows, saved, checkpoint)
         if layout.identity() == plan.layout.identity():
@@ -257,6 +258,7 @@ def restore(
         rows=rows,
         counters=counters,
         resharded=resharded,
+        average=average,
         inexact=inexact,
     )
 

@@ -12,6 +12,7 @@ from model.loss import loss_sum
 from model.memory import Memory, join
 from model.noise import Noise
 from model.transformer_xl import TransformerXL
+from trainer.spikes import judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,12 +57,14 @@ class StepResult:
         norm: () float32, gradient norm over all ranks before clipping.
         applied: () bool, False where the update was skipped.
         usable: () float32, mean share of the memory this rank's rows could read.
+        seen: (2,) float64, mean gradient norm and how many are in it, for the spike guard.
     """
 
     loss: Tensor
     norm: Tensor
     applied: Tensor
     usable: Tensor
+    seen: Tensor
 
 
 class Objective(nn.Module):
@@ -91,6 +94,7 @@ class StepPlan:
         precision: "fp32" or "bf16".
         seed: Of the dropout noise.
         world_size: W; DDP divides the summed gradient by it.
+        spike_factor: Of trainer/spikes.py; 0 guards against nothing.
     """
 
     accumulation: int
@@ -98,6 +102,7 @@ class StepPlan:
     precision: str
     seed: int
     world_size: int
+    spike_factor: float = 0.0
 
 
 def backward(
@@ -122,10 +127,10 @@ def backward(
             (loss * (plan.world_size / targets)).backward()
         total += loss.detach() - penalty
         after.append(remembered)
-    return total, join(after)
+    return total, after[0] if len(after) == 1 else join(after)
 
 
-def take_step(
+def take_step(  # noqa: PLR0913 - a step needs all of these, each by name
     objective: nn.Module,
     optimizer: torch.optim.AdamW,
     rows: Rows,
@@ -135,8 +140,11 @@ def take_step(
     step: int,
     targets: int,
     rate: float,
+    seen: Tensor,
 ) -> tuple[StepResult, Memory]:
-    """Take one step; an update that is not finite is skipped on the device, rows and memory go on.
+    """Take one step; a bad update is skipped on the device, and rows and memory go on.
+
+    An update is bad if its gradient is not finite, or a spike (trainer/spikes.py).
 
     Args:
         objective: An Objective, as it is or wrapped in DDP.
@@ -147,13 +155,14 @@ def take_step(
         step: Which step this is, from 0; part of the noise.
         targets: Real targets in the batches of all ranks.
         rate: Learning rate of this step.
+        seen: (2,) float64, mean gradient norm of the steps before and how many are in it.
     """
     optimizer.zero_grad(set_to_none=True)
     loss, after = backward(objective, rows, memory, plan=plan, step=step, targets=targets)
     norm = nn.utils.clip_grad_norm_(
         objective.parameters(), plan.clip if plan.clip > 0 else float("inf")
     )
-    applied = torch.isfinite(norm)
+    applied, seen = judge(norm, seen, factor=plan.spike_factor)
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.found_inf = (~applied).float()  # pyright: ignore[reportAttributeAccessIssue]
@@ -161,7 +170,10 @@ def take_step(
     optimizer.step()
     length = max(1, memory.states.shape[2])
     usable = memory.usable.float().mean() / length
-    return StepResult(loss=loss, norm=norm.detach(), applied=applied, usable=usable), after
+    result = StepResult(
+        loss=loss, norm=norm.detach(), applied=applied, usable=usable, seen=seen.detach()
+    )
+    return result, after
 
 
 def _reduce_when(objective: nn.Module, *, last: bool) -> AbstractContextManager[None]:

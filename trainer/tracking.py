@@ -33,12 +33,18 @@ from mlflow.tracking import MlflowClient
 
 from trainer.errors import ConfigError
 
-LINES = 40  # a call; MLflow takes at most 1,000 metrics in one
+LINES = 30  # a call; MLflow takes at most 1,000 metrics in one
 TRIES = 3  # of one thing, before it is told and left out
 PERIOD_S = 2.0
 CLOSE_S = 60.0
-# How MLflow's client says that its server does not answer, or not now.
-AWAY = re.compile(r"failed with exception|error code (429|5\d\d)")
+# How MLflow says that its server does not answer, or not now, or not to us, or that the database is
+# another's: no fault of what was sent.
+AWAY = re.compile(
+    r"failed with exception|error code (401|403|408|429|5\d\d)|OperationalError|is locked"
+)
+# A server that hangs is given up soon: what it misses is sent again.
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+MODEL_TYPE = "longrow-checkpoint"
 PARAM_CHARS = 500
 # How a verdict stands in MLflow. Of an overtaken run the status is another process's to set.
 STATUS = {
@@ -99,17 +105,21 @@ class Tracker:
         self,
         client: MlflowClient,
         run_id: str,
-        held: dict[str, set[int]],
+        tags: Mapping[str, str],
         *,
+        held: "Held | None",
         warn: Callable[[str], None],
     ) -> None:
-        """Begin to send; `held` are the steps, by kind of line, that MLflow holds already."""
+        """Begin to send; `held` is what MLflow has already, None if that is still to be asked."""
         self.run_id = run_id
         self._client = client
+        self._tags = tags
         self._warn = warn
+        self._lines: deque[tuple[dict[str, Any], int]] = deque()  # with the time they came at
         self._acts: deque[Callable[[], object]] = deque()
         self._metrics: deque[list[Metric]] = deque()  # a line's belong together
-        self._held = held
+        self._held = held or Held(steps={}, scores={}, models={}, scored=set())
+        self._connected = held is not None
         self._warned = False
         self._tries = 0
         self._status = "FAILED"
@@ -123,6 +133,9 @@ class Tracker:
     ) -> "Tracker":
         """Go on with MLflow run `run_id`, or begin `run` where that is empty.
 
+        A run that is recorded already does not wait for its record: if MLflow is away now, what
+        comes is kept until it is back.
+
         Args:
             uri: MLflow's tracking address.
             run: What MLflow is told about the run.
@@ -130,40 +143,32 @@ class Tracker:
             warn: Takes a sentence for a person.
 
         Raises:
-            ConfigError: MLflow cannot be reached there, or does not know the run.
+            ConfigError: A new run cannot be begun there.
         """
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        for name, value in PATIENCE.items():
+            os.environ.setdefault(name, value)
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # not how it makes its tables
         try:
             client = MlflowClient(tracking_uri=uri)
             run_id = (run_id and _known(client, run_id)) or _begin(client, run)
-            client.update_run(run_id, status="RUNNING")
-            client.log_batch(run_id, tags=[RunTag(key, value) for key, value in run.tags.items()])
-            held = {
-                kind: {metric.step for metric in client.get_metric_history(run_id, key)}
-                for kind, key in (("step", "train/step_seconds"), ("evaluation", "eval/loss"))
-            }
+            held = _go_on(client, run_id, run.tags)
         except Exception as error:
+            first = str(error).splitlines()[0][:200]
+            if run_id:
+                warn(
+                    f"MLflow at {uri} cannot be used now: {first}. Training begins all the same; "
+                    "what comes is kept and sent later."
+                )
+                return cls(MlflowClient(tracking_uri=uri), run_id, run.tags, held=None, warn=warn)
             raise ConfigError(  # a database that is locked or full says so in many ways
-                f"MLflow at {uri} cannot be used: {str(error).splitlines()[0][:200]}. Start its "
-                "server, correct tracking.uri, or leave it empty for a file beside the runs."
+                f"MLflow at {uri} cannot be used: {first}. Start its server, correct "
+                "tracking.uri, or leave it empty for a file beside the runs."
             ) from error
-        return cls(client, run_id, held, warn=warn)
+        return cls(client, run_id, run.tags, held=held, warn=warn)
 
     def line(self, line: dict[str, Any]) -> None:
         """Log a metric line; a step that MLflow holds already is left out."""
-        held = self._held.setdefault(line["kind"], set())
-        if line["step"] in held:
-            return
-        held.add(line["step"])
-        now = int(time.time() * 1000)
-        metrics = [
-            Metric(key, float(value), now, line["step"])
-            for key, value in line.items()
-            if "/" in key and isinstance(value, int | float)
-        ]
-        if metrics:
-            self._metrics.append(metrics)
+        self._lines.append((line, int(time.time() * 1000)))
 
     def file(self, path: Path, folder: str | None = None) -> None:
         """Log a file as an artifact."""
@@ -210,10 +215,15 @@ class Tracker:
         self._acts.append(lambda: self._client.log_inputs(self.run_id, datasets=entries))
 
     def checkpoint(self, *, name: str, step: int, uri: str) -> None:
-        """Log a checkpoint as a model of the run: where it is and its step."""
+        """Log a checkpoint as a model of the run: where it is, its step, what it scored.
+
+        One that MLflow has already is left out.
+        """
         self._acts.append(lambda: self._log_checkpoint(name, step, uri))
 
     def _log_checkpoint(self, name: str, step: int, uri: str) -> None:
+        if name in self._held.models.get(step, {}):
+            return
         experiment_id = self._client.get_run(self.run_id).info.experiment_id
         model = self._client.create_logged_model(
             experiment_id,
@@ -221,10 +231,25 @@ class Tracker:
             source_run_id=self.run_id,
             tags={"longrow.uri": uri},
             params={"step": str(step)},
-            model_type="longrow-checkpoint",
+            model_type=MODEL_TYPE,
         )
         self._client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
         self._client.log_outputs(self.run_id, [LoggedModelOutput(model.model_id, step)])
+        self._held.models.setdefault(step, {})[name] = model.model_id
+        self._score(step)
+
+    def _score(self, step: int) -> None:
+        """Give the checkpoints of `step` what its evaluation found, once both are known."""
+        found = self._held.scores.get(step, [])
+        for model_id in self._held.models.get(step, {}).values():
+            if found and model_id not in self._held.scored:
+                # The same points, to the millisecond: the run itself gets none twice.
+                points = [
+                    Metric(one.key, one.value, one.timestamp, one.step, model_id=model_id)
+                    for one in found
+                ]
+                self._client.log_batch(self.run_id, metrics=points)
+                self._held.scored.add(model_id)
 
     def close(self, status: str) -> None:
         """Send what is left and set the run's status.
@@ -253,6 +278,11 @@ class Tracker:
     def _send_all(self) -> bool:
         """Whether all was taken; what was not stays, in order, for the next time."""
         try:
+            if not self._connected:
+                self._held = _go_on(self._client, self.run_id, self._tags)
+                self._connected = True
+            while self._lines:
+                self._take(*self._lines.popleft())
             while self._metrics:
                 lines = [self._metrics[i] for i in range(min(LINES, len(self._metrics)))]
                 batch = [metric for line in lines for metric in line]
@@ -269,6 +299,21 @@ class Tracker:
         if self._closing.is_set() and self._status:
             return self._try(lambda: self._client.set_terminated(self.run_id, self._status))
         return True
+
+    def _take(self, line: dict[str, Any], now: int) -> None:
+        kind, step, held = line["kind"], line["step"], self._held
+        steps = held.steps.setdefault(kind, {})
+        known = step in steps
+        metrics = [
+            Metric(key, float(value), steps.setdefault(step, now), step)
+            for key, value in line.items()
+            if "/" in key and isinstance(value, int | float)
+        ]
+        if metrics and not known:
+            self._metrics.append(metrics)
+        if metrics and kind == "evaluation" and step not in held.scores:
+            held.scores[step] = metrics
+            self._acts.append(lambda: self._score(step))
 
     def _try(self, act: Callable[[], object]) -> bool:
         """Whether `act` is off the list: done, or refused TRIES times and that is told."""
@@ -291,6 +336,52 @@ class Tracker:
                 f"MLflow does not answer ({str(error).splitlines()[0][:160]}). Training goes on; "
                 "what is missing there is kept and sent later."
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What MLflow has of a run; the tracker adds what it sends.
+
+    Attributes:
+        steps: By kind of line: the time, in ms since 1970, that each step is logged with.
+        scores: What the evaluation of a step found.
+        models: By step: the logged models of its checkpoints, id by name.
+        scored: Ids of those that know what they scored.
+    """
+
+    steps: dict[str, dict[int, int]]
+    scores: dict[int, list[Metric]]
+    models: dict[int, dict[str, str]]
+    scored: set[str]
+
+
+def _go_on(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> Held:
+    """Say that the run goes on, and look at what MLflow has of it."""
+    client.update_run(run_id, status="RUNNING")
+    experiment_id = client.get_run(run_id).info.experiment_id
+    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+    held = Held(
+        steps={
+            kind: {one.step: one.timestamp for one in client.get_metric_history(run_id, key)}
+            for kind, key in (("step", "train/step_seconds"), ("evaluation", "eval/loss"))
+        },
+        scores={},
+        models={},
+        scored=set(),
+    )
+    token = None
+    while True:
+        page = client.search_logged_models(
+            [experiment_id], filter_string=f"source_run_id = '{run_id}'", page_token=token
+        )
+        for model in page:
+            if model.model_type == MODEL_TYPE:
+                held.models.setdefault(int(model.params["step"]), {})[model.name] = model.model_id
+                if model.metrics:
+                    held.scored.add(model.model_id)
+        token = page.token
+        if not token:
+            return held
 
 
 def _known(client: MlflowClient, run_id: str) -> str:
@@ -317,6 +408,28 @@ def _begin(client: MlflowClient, run: TrackedRun) -> str:
     return run_id
 
 
+def end_if_running(uri: str, run_id: str) -> bool:
+    """Set a run that is RUNNING to KILLED; whether it was.
+
+    Raises:
+        ConfigError: MLflow cannot be reached there, or does not know the run.
+    """
+    for name, value in PATIENCE.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        if client.get_run(run_id).info.status != "RUNNING":
+            return False
+        client.set_terminated(run_id, "KILLED")
+    except (MlflowException, OSError) as error:
+        raise ConfigError(
+            f"MLflow at {uri} cannot be used for run {run_id} "
+            f"({str(error).splitlines()[0][:160]}). Start its server and try again."
+        ) from error
+    return True
+
+
 def add_to_run(
     uri: str,
     run_id: str,
@@ -337,7 +450,8 @@ def add_to_run(
     Raises:
         ConfigError: MLflow cannot be reached there, or does not know the run.
     """
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    for name, value in PATIENCE.items():
+        os.environ.setdefault(name, value)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     try:
         client = MlflowClient(tracking_uri=uri)

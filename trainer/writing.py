@@ -6,6 +6,8 @@ from model.generate import Sampling, generate_rows
 from model.transformer_xl import TransformerXL
 from pipeline.tokenizer import Tokenizer
 
+AS_IT_IS = Sampling()  # every token by the model's own probability
+
 
 def write(
     model: TransformerXL,
@@ -13,7 +15,7 @@ def write(
     prompts: list[str],
     *,
     max_tokens: int,
-    sampling: Sampling,
+    sampling: Sampling = AS_IT_IS,
     memory: int | None = None,
 ) -> Iterator[list[str]]:
     """Go on with each prompt, read as the beginning of a document.

@@ -172,6 +172,7 @@ def test_a_killed_worker_costs_a_restart_and_not_one_bit(
     os.kill(workers[-1], signal.SIGKILL)
     told, errors = run.communicate(timeout=200)
     assert run.returncode == 0, errors
+    assert "left no word: its process was killed from outside" in errors
     assert box.steps() == undisturbed
     attempts = box.folder.attempts()
     assert len(attempts) == 2

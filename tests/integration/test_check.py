@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ CONFIGS: list[dict[str, Any]] = [
 ]
 
 
-def case_of(store: Path, *, step: int = 0, **changes: Any) -> Case:
+def case_of(store: Path, *, step: int = 0, layout: Layout = LAYOUT, **changes: Any) -> Case:
     opened = Store.open(str(store))
     sizes = {"layers": 2, "width": 16, "heads": 2, "head_width": 8, "inner_width": 16}
     config = ModelConfig(
@@ -47,9 +48,9 @@ def case_of(store: Path, *, step: int = 0, **changes: Any) -> Case:
     )
     state = None
     if step:
-        server = RowServer(opened, LAYOUT)
+        server = RowServer(opened, layout)
         state = server.read(server.initial_state(), step, (0, 4)).after
-    return make_case(TransformerXL(config, seed=1), opened, LAYOUT, state)
+    return make_case(TransformerXL(config, seed=1), opened, layout, state)
 
 
 @pytest.mark.parametrize("changes", CONFIGS, ids=str)
@@ -59,6 +60,26 @@ def test_nothing_is_wrong_where_nothing_is(
 ) -> None:
     points = check(case_of(tiny_store, step=step, **changes))
     assert [(point.name, point.wrong) for point in points] == [(name, "") for name in POINTS]
+
+
+PADDED = dataclasses.replace(LAYOUT, boundary="pad")
+
+
+@pytest.mark.parametrize("step", [0, 7])
+def test_nothing_is_wrong_in_padded_rows_until_pads_are_scored(
+    tiny_store: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    def scored(self: Block, index: int) -> Batch:
+        batch = BATCH(self, index)
+        return dataclasses.replace(batch, targets=np.where(batch.doc_id < 0, 7, batch.targets))
+
+    points = check(case_of(tiny_store, step=step, layout=PADDED))
+    assert [point.wrong for point in points] == [""] * len(POINTS)
+    monkeypatch.setattr(Block, "batch", scored)
+    points = check(case_of(tiny_store, step=step, layout=PADDED))
+    wrong = [point for point in points if point.wrong]
+    assert [point.name for point in wrong] == ["segments in order in the row"]
+    assert "wanted is -100" in wrong[0].wrong
 
 
 def grows_from_nothing(memory: Memory, new: list[Tensor], *, length: int) -> Memory:

@@ -88,13 +88,16 @@ def test_our_own_ray_works_and_leaves_nothing(box: Path) -> None:
     assert_nothing_is_left(box, mark)
 
 
-def test_a_stop_by_sigterm_leaves_nothing(box: Path) -> None:
+def test_a_stop_by_sigterm_leaves_nothing_however_often_ctrl_c_follows(box: Path) -> None:
     mark = uuid.uuid4().hex
     process = start(box, mark, "wait")
     assert process.stdout is not None
     while process.stdout.readline() != "ready\n":
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
+    for _ in range(6):  # while Ray is being ended
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
     assert_nothing_is_left(box, mark)
 

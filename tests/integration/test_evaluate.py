@@ -14,6 +14,7 @@ from trainer.run_folder import RunFolder
 from trainer.summary import read_scores
 
 LN2 = math.log(2)
+HUGE = 10**12
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +182,33 @@ def test_a_run_that_went_out_by_published_names_scores_the_same_when_it_is_back(
     assert scores[0] == scores[1]
 
 
+def test_several_prompts_are_one_batch_and_the_first_comes_as_it_is_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("generate", "run", "--tokens", "12", "--json")
+    alone = []
+    for prompt in ("row ", "of a segment and its "):
+        assert code_of(*words, "--prompt", prompt, "--temperature", "0") == 0
+        alone.append(told(capsys)["texts"][0])
+    prompts = ("--prompt", "row ", "--prompt", "of a segment and its ", "--top-k", str(HUGE**3))
+    assert code_of(*words, *prompts, "--temperature", "0") == 0
+    out = capsys.readouterr().out
+    assert json.loads(out.splitlines()[-1])["texts"] == alone
+    texts = [each["prompt"] + each["text"] for each in alone]
+    assert out.startswith(f"{texts[0]}\n\n{texts[1]}\n")
+    assert code_of(*words, *prompts) == 0  # drawn, among more tokens than there are
+
+
+def test_the_five_lines_of_the_documentation_write_text(
+    box: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    assert len([line for line in code.splitlines() if line]) == 5
+    exec(code.replace('"demo"', repr(str(box / "runs" / "run"))), {})  # noqa: S102
+    assert capsys.readouterr().out.strip()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
@@ -197,6 +225,19 @@ def test_a_run_that_went_out_by_published_names_scores_the_same_when_it_is_back(
         ("evaluate run --context --block 999999", 3, "longest held-out document"),
         ("evaluate run --same-length --memory 0", 2, "same_length"),
         ("evaluate run --store nowhere", 3, "nowhere"),
+        (f"evaluate run --memory {HUGE}", 2, "GiB at least"),
+        (f"evaluate run --context --memory {HUGE}", 2, "GiB at least"),
+        (f"evaluate run --rows {HUGE}", 2, "of CPU memory are free"),
+        (f"evaluate run --segment {HUGE}", 2, "Lower the largest of them"),
+        (f"evaluate run --clamp {HUGE**40}", 2, "--clamp"),
+        ("evaluate run --workers -1", 2, "--workers"),
+        ("evaluate run --workers 5", 2, "share 4 rows, and each wants one"),
+        (f"evaluate run --rows {HUGE} --workers {HUGE}", 2, "GiB of memory at least"),
+        ("generate run --tokens -5", 2, "--tokens"),
+        ("generate run --memory 0", 2, "give generation a memory"),
+        (f"generate run --memory {HUGE}", 2, "GiB at least"),
+        ("generate run --temperature inf", 2, "temperature = inf"),
+        ("generate run --top-p nan", 2, "top_p = nan"),
         ("check nobody", 2, "nobody"),
         ("check gone.toml", 2, "no such file"),
         ("check run.toml", 0, ""),

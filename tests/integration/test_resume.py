@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,18 +10,24 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from tests.tiny_runs import TOML, tiny_plan
+from trainer import spikes
+from trainer import step as step_module
 from trainer.board import Board, LocalReporter, Verdict
+from trainer.checkpoint import checkpoints, read_state
 from trainer.group import Group
 from trainer.loop import train
 from trainer.plan import TrainPlan
 from trainer.run_folder import RunFolder
+from trainer.settings import CheckpointSettings, EvaluateSettings
 
 ROOT = Path(__file__).parents[2]
 STEPS = 12  # of a run in this process
@@ -63,10 +70,15 @@ class StopAfter(LocalReporter):
             self.board.ask_stop("a test wants it")
 
 
-def train_here(plan: TrainPlan, *, stop_after: int | None = None) -> Verdict:
+def train_here(
+    plan: TrainPlan,
+    *,
+    stop_after: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Verdict:
     RunFolder(plan.folder).create()
     group = Group(device=torch.device("cpu"))
-    return train(plan, group, StopAfter(stop_after), lambda _rows: None)
+    return train(plan, group, StopAfter(stop_after), lambda _rows: None, clock=clock)
 
 
 def losses(folder: str | Path) -> list[tuple[int, float]]:
@@ -76,7 +88,9 @@ def losses(folder: str | Path) -> list[tuple[int, float]]:
 
 def numbers(folder: str | Path) -> list[dict[str, Any]]:
     """Every line, without what depends on the clock or the attempt."""
-    dropped = {"attempt", "train/tokens_per_second", "train/step_seconds", "data/wait_seconds"}
+    dropped = {"attempt", "train/tokens_per_second", "train/step_seconds", "data/wait_seconds"} | {
+        *("train/model_flops_per_second", "system/host_memory_bytes")
+    }
     return [
         {key: value for key, value in line.items() if key not in dropped}
         for line in RunFolder(folder).lines()
@@ -224,13 +238,12 @@ def _rewrite(checkpoint: Path, name: str, data: bytes) -> None:
 class Ranks:
     """`longrow train` as several processes, in the environment that torchrun gives them."""
 
-    def __init__(self, folder: Path, store: Path) -> None:
+    def __init__(self, folder: Path, store: Path, *, dropout: float = 0.1) -> None:
         folder.mkdir(parents=True)
         self.folder = folder / "runs" / "run"
         self._config = folder / "run.toml"
-        self._config.write_text(
-            (TOML + REST).format(folder=folder / "runs", store=store, steps=LONG)
-        )
+        text = (TOML + REST).format(folder=folder / "runs", store=store, steps=LONG)
+        self._config.write_text(text.replace("dropout = 0.1", f"dropout = {dropout}"))
 
     def train(self, world_size: int) -> None:
         """Train to the end."""
@@ -315,3 +328,123 @@ def test_a_run_moves_from_two_workers_to_one_and_back(
     assert losses(ranks.folder) == [
         (step, pytest.approx(loss, rel=1e-5)) for step, loss in losses(undisturbed[2])
     ]
+
+
+def test_four_workers_killed_and_started_again_repeat_every_bit(
+    tiny_store: Path, tmp_path: Path
+) -> None:
+    """Two of anything cannot show it: the sum of two numbers has no order."""
+    whole, killed = (Ranks(tmp_path / name, tiny_store) for name in ("whole", "killed"))
+    whole.train(4)
+    killed.train_until(4, 12, signal_number=signal.SIGKILL)
+    killed.train(4)
+    assert losses(killed.folder) == losses(whole.folder)
+    last = RunFolder(killed.folder).attempts()[-1]
+    assert (last.world_size, last.start_step >= 5) == (4, True)
+
+
+def test_average_spikes_best_and_patience_are_the_same_after_a_resume(
+    plan: TrainPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything a decision reads is saved: the guard knows the usual norm after three of them."""
+    monkeypatch.setattr(spikes, "FEWEST", 3)
+    real = spikes.judge
+
+    def shaken(norm: torch.Tensor, seen: torch.Tensor, *, factor: float) -> Any:
+        spike = (seen[1] % 6 == 5) & (seen[1] > 0)  # every sixth norm: 3 times the usual
+        return real(torch.where(spike, 3 * seen[0].float(), norm), seen, factor=factor)
+
+    monkeypatch.setattr(step_module, "judge", shaken)
+    rich = replace(
+        plan,
+        trainer=replace(plan.trainer, steps=40, average=0.9, spike_factor=2.0),
+        optimizer=replace(plan.optimizer, schedule="inverse_sqrt", learning_rate=3e-3),
+        evaluate=EvaluateSettings(every=4, patience=8),
+        checkpoint=CheckpointSettings(every=5, keep_best=1),
+    )
+    assert train_here(rich).status == "done"
+    whole = numbers(rich.folder)
+    skipped = [line["train/skipped_steps"] for line in whole if line["kind"] == "step"]
+    assert skipped[-1] > 0
+    cut = replace(rich, folder=str(tmp_path / "cut"))
+    for stop in (3, 8, 21, 22, 30):
+        train_here(cut, stop_after=stop)
+    assert train_here(cut).status == "done"
+    assert numbers(cut.folder) == whole
+    assert counters_at_the_end(cut) == counters_at_the_end(rich)
+    assert {path.name[:13] for path in RunFolder(cut.folder).checkpoints.iterdir()} == {
+        path.name[:13] for path in RunFolder(rich.folder).checkpoints.iterdir()
+    }
+
+
+def counters_at_the_end(plan: TrainPlan) -> dict[str, Any]:
+    newest = checkpoints(RunFolder(plan.folder).checkpoints)[-1]
+    return read_state(newest)["counters"]
+
+
+def test_where_the_clock_put_an_evaluation_a_resume_evaluates_again(
+    plan: TrainPlan, tmp_path: Path
+) -> None:
+    """The clock decides once: what a killed attempt was scored at, the next one is scored at."""
+    timed = replace(plan, evaluate=EvaluateSettings(minutes=1.0))
+    seconds = count(0, 19)  # a look at the clock takes 19 s
+    assert train_here(timed, clock=lambda: next(seconds)).status == "done"
+    whole = numbers(timed.folder)
+    scored = [line["step"] for line in whole if line["kind"] == "evaluation"]
+    assert len(scored) > 2
+    assert losses(timed.folder) == losses(other_run(plan, tmp_path))  # nothing else has changed
+    folder = RunFolder(timed.folder)
+    newest = checkpoints(folder.checkpoints)
+    for path in newest[1:]:
+        shutil.rmtree(path)  # back to step 5, as a kill would leave it
+    hours = count(0, 10_000)  # a clock that would score after each step
+    assert train_here(timed, clock=lambda: next(hours)).status == "done"
+    assert folder.attempts()[-1].start_step == 5
+    before = [step for step in scored if step < STEPS]
+    again = [line["step"] for line in numbers(timed.folder) if line["kind"] == "evaluation"]
+    assert [step for step in again if step <= max(before)] == before
+    assert losses(timed.folder) == losses(other_run(plan, tmp_path))
+
+
+def other_run(plan: TrainPlan, tmp_path: Path) -> str:
+    """The same run, never scored before its end."""
+    bare = replace(plan, folder=str(tmp_path / "bare"), evaluate=EvaluateSettings())
+    train_here(bare)
+    return bare.folder
+
+
+def test_weights_that_overflow_stop_the_run_and_the_last_good_checkpoint_stays(
+    plan: TrainPlan,
+) -> None:
+    wild = replace(
+        plan,
+        optimizer=replace(plan.optimizer, learning_rate=3e38, warmup_steps=8, weight_decay=0.0),
+        checkpoint=CheckpointSettings(every=1, keep_last=20),
+    )
+    verdict = train_here(wild)
+    assert (verdict.status, verdict.kind) == ("failed", "error")
+    assert "Training has diverged: after step" in verdict.reason
+    for path in checkpoints(RunFolder(wild.folder).checkpoints):
+        with safe_open(path / "model.safetensors", framework="pt") as opened:
+            assert all(bool(opened.get_tensor(name).isfinite().all()) for name in opened.keys())  # noqa: SIM118
+
+
+def test_a_run_that_gets_no_better_ends_with_its_best_checkpoint_kept(plan: TrainPlan) -> None:
+    worse = replace(
+        plan,
+        trainer=replace(plan.trainer, steps=60),
+        optimizer=replace(plan.optimizer, learning_rate=3.0, clip=0.0, warmup_steps=8),
+        evaluate=EvaluateSettings(every=2, patience=4),
+        checkpoint=CheckpointSettings(every=3, keep_best=1, keep_last=2),
+    )
+    verdict = train_here(worse)
+    evaluations = [
+        (line["eval/loss"], line["step"])
+        for line in RunFolder(worse.folder).lines()
+        if line["kind"] == "evaluation"
+    ]
+    best = min(evaluations)[1]
+    assert (verdict.status, verdict.step) == ("done", best + 8)
+    kept = [path.name for path in RunFolder(worse.folder).checkpoints.iterdir()]
+    assert f"step_{best:08d}-a0001" in kept
+    assert train_here(worse).step == verdict.step  # and it does not go on by being started again

@@ -128,6 +128,39 @@ def test_datasets_texts_tables_files_and_checkpoints_are_there(uri: str, tmp_pat
     assert model.params == {"step": "5"}
 
 
+def test_a_checkpoint_knows_what_its_evaluation_found_whichever_came_first(
+    uri: str, tmp_path: Path
+) -> None:
+    def evaluation(number: int, loss: float) -> dict[str, Any]:
+        return {"kind": "evaluation", "step": number, "eval/loss": loss, "eval/perplexity": 9.0}
+
+    def models() -> dict[str, dict[str, float]]:
+        experiment = MlflowClient(uri).get_run(first.run_id).info.experiment_id
+        return {
+            model.name: {metric.key: metric.value for metric in model.metrics or []}
+            for model in MlflowClient(uri).search_logged_models([experiment])
+        }
+
+    first = start(uri, tmp_path)
+    first.line(evaluation(5, 2.0))
+    first.checkpoint(name="step_00000005-a0001", step=5, uri="/runs/x/5")
+    first.checkpoint(name="step_00000010-a0001", step=10, uri="/runs/x/10")
+    first.close("stopped")
+    assert models()["step_00000005-a0001"] == {"eval/loss": 2.0, "eval/perplexity": 9.0}
+    assert models()["step_00000010-a0001"] == {}
+    second = start(uri, tmp_path, run_id=first.run_id)
+    for number in (5, 10):  # the driver tells of all that lies in the folder again
+        second.checkpoint(name=f"step_{number:08d}-a0001", step=number, uri="/runs/x")
+    second.line(evaluation(5, 2.0))
+    second.line(evaluation(10, 1.0))
+    second.close("done")
+    assert {name: found["eval/loss"] for name, found in models().items()} == {
+        "step_00000005-a0001": 2.0,
+        "step_00000010-a0001": 1.0,
+    }
+    assert logged(uri, first.run_id, "eval/loss") == [5, 10]
+
+
 def test_a_defect_of_mlflow_is_told_and_costs_only_itself(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,9 @@ from model.memory import empty_memory
 from model.transformer_xl import TransformerXL
 from pipeline.store import Store
 from trainer import evaluation
-from trainer.evaluation import NUM_BUCKETS, Scores, bucket_of_offset, evaluate, reader
+from trainer.evaluation import Scores, evaluate, reader
 from trainer.group import Group
+from trainer.sums import NUM_BUCKETS, bucket_of_offset
 
 CPU = torch.device("cpu")
 

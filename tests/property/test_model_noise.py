@@ -116,3 +116,17 @@ def test_the_noise_is_the_one_written_down() -> None:
     bits = noise.dropped(3, (2, 16), 0.5).long()
     weights = 2 ** torch.arange(16)
     assert (bits * weights).sum(dim=1).tolist() == [29406, 18741]
+
+
+@given(seed=st.integers(0, 2**63 - 1), step=st.integers(0, 2**62), site=st.integers(0, 99))
+def test_a_step_as_a_tensor_gives_the_same_noise(seed: int, step: int, site: int) -> None:
+    rows = torch.arange(3)
+    for each in (
+        Noise(seed=seed, step=step, rows=rows),
+        Noise(seed=seed, step=step, rows=rows + 7),
+    ):
+        twin = Noise(seed=seed, step=torch.tensor(step), rows=each.rows)
+        shape = (3, 5, 7)
+        assert torch.equal(twin.dropped(site, shape, 0.3), each.dropped(site, shape, 0.3))
+        wanted = each.shared().dropped(site, (1, 9), 0.3)
+        assert torch.equal(twin.shared().dropped(site, (1, 9), 0.3), wanted)

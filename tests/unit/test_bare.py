@@ -12,6 +12,7 @@ ACTORS = {"pipeline.build_actor", "pipeline.server_actor"}
 WITH_RAY_OR_MLFLOW = {
     "trainer.board_actor",
     "trainer.launch_ray",
+    "trainer.scorer_actor",
     "trainer.tracking",
     "trainer.pictures",
 }

@@ -1,6 +1,6 @@
 """The board: lines up, a wish to stop down, and who came how often."""
 
-from trainer.board import Board
+from trainer.board import Board, Verdict
 
 STEP = {"kind": "step", "step": 1}
 CHECKPOINT = {"kind": "checkpoint", "step": 1}
@@ -49,3 +49,19 @@ def test_the_first_error_is_the_cause_and_the_only_one_told() -> None:
     assert board.drain().notes == ["A worker failed. Rank 1: OSError: No space left on device"]
     board.push([CHECKPOINT], [], moved=True)
     assert board.enter(0).first_error == ""
+
+
+def test_the_verdict_stays_on_the_board_until_the_driver_has_read_it() -> None:
+    board = Board()
+    assert board.drain().verdict is None
+    board.end(Verdict(status="done", step=3))
+    assert board.drain().verdict == Verdict(status="done", step=3)
+
+
+def test_workers_that_wait_are_silent_and_not_quiet() -> None:
+    board = Board()
+    board._beat = board._word = board._word - 100
+    board.push([], [], moved=False)
+    news = board.drain()
+    assert news.silent_s >= 100
+    assert news.quiet_s < 100

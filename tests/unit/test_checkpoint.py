@@ -15,8 +15,6 @@ from trainer.checkpoint import (
     CheckpointError,
     checkpoint_name,
     checkpoints,
-    commit,
-    drop_old,
     drop_unfinished,
     faults,
     load_memory,
@@ -24,15 +22,17 @@ from trainer.checkpoint import (
     load_weights,
     newest_whole,
     read_state,
-    take_snapshot,
-    write_part,
 )
 from trainer.errors import ConfigError
+from trainer.retention import drop_old
 from trainer.run_folder import Attempt
+from trainer.settings import CheckpointSettings
+from trainer.snapshot import commit, take_snapshot, write_part
 
 STATE = dict.fromkeys(STATE_KEYS, 0) | {"version": STATE_VERSION}
 ROWS, LAYERS, LENGTH, WIDTH = 6, 2, 3, 4
 CPU = torch.device("cpu")
+KEEP_TWO = CheckpointSettings(keep_last=2)
 
 
 def model_and_optimizer(seed: int) -> tuple[nn.Module, torch.optim.AdamW]:
@@ -50,7 +50,9 @@ def whole_memory() -> Memory:
     return Memory(states=states.view(LAYERS, ROWS, LENGTH, WIDTH), usable=torch.arange(ROWS))
 
 
-def save(folder: Path, *, step: int = 5, attempt: int = 1, world_size: int = 2) -> Path:
+def save(
+    folder: Path, *, step: int = 5, attempt: int = 1, world_size: int = 2, average: bool = False
+) -> Path:
     """A checkpoint by `world_size` ranks, each with its rows of `whole_memory`."""
     model, optimizer = model_and_optimizer(1)
     target = folder / checkpoint_name(step, attempt)
@@ -65,10 +67,15 @@ def save(folder: Path, *, step: int = 5, attempt: int = 1, world_size: int = 2) 
             rank=rank,
             rows=(low, high),
             state=(lambda: STATE | {"step": step}) if rank == 0 else None,
+            average=list(model.parameters()) if average else (),
         )
         write_part(snapshot, part, rank=rank)
     commit(part, target, world_size=world_size, deadline_s=1)
     return target
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
 
 
 def test_weights_and_moments_come_back_bit_for_bit(tmp_path: Path) -> None:
@@ -169,7 +176,7 @@ def test_old_ones_go_and_unfinished_ones_of_earlier_attempts(tmp_path: Path) -> 
     kept = [save(tmp_path, step=step, attempt=2) for step in (1, 2, 3, 4)][-2:]
     (tmp_path / "step_00000009-a0001.part").mkdir()
     (tmp_path / "step_00000009-a0002.part").mkdir()
-    drop_old(tmp_path, [began(1, 0), began(2, 0)], keep_last=2)
+    drop_old(tmp_path, [began(1, 0), began(2, 0)], keep=KEEP_TWO, value_of=lambda _step: None)
     drop_unfinished(tmp_path, attempt=2)
     assert checkpoints(tmp_path) == kept
     assert [path.name for path in tmp_path.glob("*.part")] == ["step_00000009-a0002.part"]
@@ -183,7 +190,7 @@ def test_a_branch_that_a_later_attempt_left_behind_is_dead_and_counts_for_nothin
     attempts = [began(1, 0), began(2, 5)]
     assert newest_whole(tmp_path, attempts) == (old, [])
     new = [save(tmp_path, step=step, attempt=2) for step in (6, 7)]
-    drop_old(tmp_path, attempts, keep_last=2)
+    drop_old(tmp_path, attempts, keep=KEEP_TWO, value_of=lambda _step: None)
     assert checkpoints(tmp_path) == sorted([*dead, *new])
     assert newest_whole(tmp_path, attempts)[0] == new[-1]
 
@@ -230,6 +237,32 @@ def test_a_manifest_of_another_version_is_a_fault(tmp_path: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps(manifest | {"version": 99}))
     assert "version 99" in faults(path)[0]
+
+
+def test_an_average_belongs_to_a_checkpoint_that_has_one_and_to_no_other(tmp_path: Path) -> None:
+    path = save(tmp_path, average=True)
+    assert faults(path) == []
+    file = path / "average.safetensors"
+    kept = file.read_bytes()
+    file.unlink()
+    assert "average.safetensors is missing" in faults(path)[0]
+    file.write_bytes(flipped(kept))
+    assert "average.safetensors does not have the sha256" in faults(path)[0]
+    other = save(tmp_path, step=6)
+    (other / "average.safetensors").write_bytes(kept)
+    assert "does not list the files of a checkpoint: average.safetensors" in faults(other)[0]
+
+
+def test_a_quick_look_reads_no_tensors_and_still_sees_what_is_cut_or_gone(tmp_path: Path) -> None:
+    path = save(tmp_path)
+    weights, state = path / "model.safetensors", path / "state.json"
+    weights.write_bytes(flipped(weights.read_bytes()))
+    assert faults(path, tensors=False) == []
+    assert len(faults(path)) == 1
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert "model.safetensors has" in faults(path, tensors=False)[0]
+    state.write_bytes(state.read_bytes()[:-1] + b" ")
+    assert "state.json does not have" in faults(path, tensors=False)[1]
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "more.bin", "memory-7.safetensors"])

@@ -166,3 +166,14 @@ def test_a_wrong_option_is_bad_use_and_names_the_help() -> None:
     assert code is Exit.BAD_USE
     assert "--nosuch" in message
     assert "`longrow build --help`" in message
+
+
+def test_ctrl_c_while_a_command_is_still_being_imported_is_a_sentence() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", "import jobs; raise KeyboardInterrupt"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.stderr == "longrow: Stopped by Ctrl-C.\n"
+    assert told.returncode == -signal.SIGINT  # 130 to a shell

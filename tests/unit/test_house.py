@@ -19,7 +19,9 @@ OWNERS = {
         "pipeline/server_actor.py",
         "trainer/board_actor.py",
         "trainer/launch_ray.py",
+        "trainer/scorer_actor.py",
         "jobs/cluster.py",
+        "jobs/cluster_look.py",
     },
     "pyarrow": {"pipeline/store.py", "pipeline/part.py", "pipeline/columns.py"},
     "sentencepiece": {"pipeline/tokenizer.py"},
@@ -28,6 +30,7 @@ OWNERS = {
     "matplotlib": {"trainer/pictures.py"},
     "safetensors": {"model/weights.py", "trainer/checkpoint.py"},
     "pydantic": {"jobs/config.py"},
+    "pydantic_core": {"pipeline/json_records.py"},
 }
 CLOSED = {"pipeline": {"torch", "mlflow", "click"}, "model": {"numpy", "ray", "mlflow", "click"}}
 FILES = sorted(

@@ -2,12 +2,14 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipeline.errors import DataError
 from pipeline.layout import Layout
+from pipeline.reshard import reshard
 from pipeline.rows import advance, initial_state, next_reading
 from pipeline.rows_state import RowsState
 from pipeline.server import lengths_of
@@ -54,6 +56,29 @@ def test_a_damaged_state_is_refused_by_name(says: str, damage: Callable[[Any], N
     damage(table)
     with pytest.raises(DataError, match=says):
         RowsState.from_json(table)
+
+
+OTHER = replace(LAYOUT, rows=2, segment=5)
+MOVED = advance(LENGTHS, OTHER, reshard(LENGTHS, STATE, old=LAYOUT, new=OTHER).state, 1)
+DAMAGED_RESTART: dict[str, Callable[[Any], None]] = {
+    "restart holds NoneType": _set("restart", None),
+    r"restart.step is -1": _set("restart", "step", -1),
+    r"restart.pending is int, a list": _set("restart", "pending", 3),
+    r"restart.pending\[0\] is \[1\], doc_id and epoch": _set("restart", "pending", [[1]]),
+    r"restart.pending\[0\] is 'a'": _set("restart", "pending", [["a", 0]]),
+    r"restart.tokens_dealt is 0.5": _set("restart", "tokens_dealt", 0.5),
+    "document 77 was in progress when the rows changed": _set("restart", "pending", [[77, 0]]),
+    "tokens were dealt, now its rows hold": _set("restart", "tokens_dealt", 1),
+}
+
+
+@pytest.mark.parametrize(("says", "damage"), DAMAGED_RESTART.items())
+def test_a_damaged_restart_is_refused_by_name(says: str, damage: Callable[[Any], None]) -> None:
+    assert through_json(MOVED) == MOVED
+    table = copy.deepcopy(MOVED.to_json())
+    damage(table)
+    with pytest.raises(DataError, match=says):
+        next_reading(LENGTHS, OTHER, RowsState.from_json(table))
 
 
 @pytest.mark.parametrize("data", [None, [], "state", {}])

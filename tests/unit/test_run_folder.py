@@ -55,6 +55,21 @@ def test_lines_past_the_step_are_dropped_and_a_torn_one_is_left_out(folder: RunF
     assert folder.metrics.read_text().endswith("\n")
 
 
+def test_evaluations_of_a_step_that_will_come_again_are_dropped_whoever_made_them(
+    folder: RunFolder,
+) -> None:
+    names = ["step_{}.json", "memory_step_{}_L16.json", "memory_step_{}_L16.png"]
+    names += ["context_step_{}_M8.json", "context_step_{}_M8.png"]
+    files = {step: {name.format(f"{step:08d}") for name in names} for step in (3, 4)}
+    for name in (*files[3], *files[4], "notes_step_00000009.txt"):
+        (folder.evaluations / name).write_text("")
+    folder.cut(3)
+    assert {path.name for path in folder.evaluations.iterdir()} == {
+        *files[3],
+        "notes_step_00000009.txt",
+    }
+
+
 def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written to"):

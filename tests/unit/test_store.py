@@ -124,7 +124,7 @@ def test_a_part_of_another_tokenizer_is_refused_as_such(tmp_path: Path) -> None:
         for row in range(before.num_documents):
             names = ("uid", "source", "record", "split", "num_bytes", "num_chars", "num_words")
             cells = {name: before.value(name, row) for name in names}
-            writer.add(Encoded(**cells, tokens=before.tokens(row)[:-1]))
+            writer.add([Encoded(**cells, tokens=before.tokens(row)[:-1])])
         writer.close()
     with pytest.raises(DataError, match="encoded with another tokenizer"):
         Store.open(str(path)).read(0)
@@ -192,18 +192,17 @@ def test_the_largest_id_fits_and_the_next_is_refused(
     def write(path: Path, *ids: int) -> None:
         with writing_part(str(path), head, ["s"]) as part:
             for name, tokens in (("a", [1]), ("b", [3, *ids])):
-                part.add(
-                    Encoded(
-                        uid=name,
-                        source="s",
-                        record=ord(name),
-                        split=0,
-                        num_bytes=1,
-                        num_chars=1,
-                        num_words=1,
-                        tokens=np.array(tokens, dtype=np.int32),
-                    )
+                row = Encoded(
+                    uid=name,
+                    source="s",
+                    record=ord(name),
+                    split=0,
+                    num_bytes=1,
+                    num_chars=1,
+                    num_words=1,
+                    tokens=np.array(tokens, dtype=np.int32),
                 )
+                part.add([row])
             part.close()
 
     write(tmp_path / "good.arrow", vocab_size - 1)

@@ -1,0 +1,122 @@
+"""What a run would take, found by one step of its first worker: sizes, arithmetic, memory.
+
+Nothing is written, no folder is made, no MLflow and no Ray is asked.
+"""
+
+import resource
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from jobs.config import RunConfig
+from jobs.drive import folder_of, open_checked, plan_of, world_size
+from model.memory import empty_memory
+from model.transformer_xl import TransformerXL
+from pipeline.client import RowClient
+from pipeline.layout import rows_of_rank
+from pipeline.server import RowServer
+from trainer.average import begin_average
+from trainer.load import best_device, initial_weights
+from trainer.optimizer import learning_rate, make_optimizer
+from trainer.snapshot import take_snapshot
+from trainer.step import Objective, Rows, StepPlan, take_step
+
+
+def dry_run(config: RunConfig) -> dict[str, Any]:
+    """Do the first step of worker 0 and tell what it took.
+
+    Raises:
+        As `drive`.
+    """
+    # No cache either: what lies elsewhere is read into memory.
+    config = replace(config, data=replace(config.data, cache=""))
+    store = open_checked(config)
+    plan = plan_of(config, folder_of(config), store)
+    workers = world_size(config)
+    mine = rows_of_rank(plan.layout.rows, rank=0, world_size=workers)
+    device = best_device()
+    if plan.trainer.threads:
+        torch.set_num_threads(plan.trainer.threads)
+    model = TransformerXL(plan.model, seed=plan.seed).to(device)
+    if plan.init:
+        initial_weights(plan.init, model, tokenizer_sha256=plan.tokenizer_sha256)
+    optimizer = make_optimizer(model, plan.optimizer)
+    memory = empty_memory(plan.model, mine[1] - mine[0], device=device)
+    server = RowServer(store, plan.layout)
+    client = RowClient(
+        server, reader=None, state=server.initial_state(), rows=mine, warn=lambda _text: None
+    )
+    batch, _ = client.next()
+    client.close()
+    tokens, targets, offset = (
+        torch.from_numpy(array.astype("int64")).to(device)
+        for array in (batch.tokens, batch.targets, batch.offset)
+    )
+    began = time.perf_counter()
+    with FlopCounterMode(display=False) as counter:
+        result, memory = take_step(
+            Objective(model, z_loss=plan.trainer.z_loss),
+            optimizer,
+            Rows(
+                tokens=tokens,
+                targets=targets,
+                offset=offset,
+                numbers=torch.arange(*mine, device=device),
+            ),
+            memory,
+            plan=StepPlan(
+                accumulation=plan.trainer.accumulation,
+                clip=plan.optimizer.clip,
+                precision=plan.trainer.precision,
+                seed=plan.seed,
+                world_size=1,
+            ),
+            step=0,
+            targets=max(1, int((batch.targets >= 0).sum())),
+            rate=learning_rate(0, plan.optimizer, steps=plan.trainer.steps),
+            seen=torch.zeros(2, dtype=torch.float64, device=device),
+        )
+    loss = float(result.loss) / max(1, int((batch.targets >= 0).sum()))
+    seconds = time.perf_counter() - began
+    snapshot = take_snapshot(
+        model,
+        optimizer,
+        memory,
+        step=1,
+        rank=0,
+        rows=mine,
+        state=dict,
+        average=begin_average(model) if plan.trainer.average else (),
+    )
+    memory_bytes = memory.states.nbytes + memory.usable.nbytes
+    per_step = plan.layout.rows * plan.layout.segment
+    inputs = int((store.num_tokens("train") + 1).sum())  # BOS stands before each document
+    weights = list(model.parameters())
+    return {
+        "run_folder": plan.folder,
+        "workers": workers,
+        "device": device.type,
+        "parameters": sum(parameter.numel() for parameter in weights),
+        "flops_per_step": counter.get_total_flops() * workers,
+        "flops_per_token": counter.get_total_flops() * workers / per_step,
+        "device_state_bytes": snapshot.size_bytes + sum(parameter.nbytes for parameter in weights),
+        "device_peak_bytes": _peak_bytes(device),
+        "checkpoint_bytes": snapshot.size_bytes + memory_bytes * (workers - 1),
+        "tokens_per_step": per_step,
+        "steps_per_epoch": inputs / per_step,
+        "epochs": plan.trainer.steps * per_step / inputs,
+        "first_loss": loss,
+        "first_step_seconds": seconds,
+    }
+
+
+def _peak_bytes(device: torch.device) -> int:
+    """The most that was held at a time: by torch on a GPU, by the whole process elsewhere."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # Linux says it in KiB

@@ -1,0 +1,113 @@
+"""`longrow runs`: what runs there are, and an end in MLflow for those that died without one."""
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.entry import Exit, Job, Outcome, run
+
+if TYPE_CHECKING:
+    from trainer.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A run as its folder tells it.
+
+    Attributes:
+        name: Its folder.
+        step: Steps done.
+        of: Steps it was to take.
+        attempts: Starts of its workers.
+        status: "running", "done", "damaged", or "stopped", be it by somebody or by a death.
+    """
+
+    name: str
+    step: int
+    of: int
+    attempts: int
+    status: str
+
+
+@click.command("runs", cls=Job)
+@click.argument("action", type=click.Choice(["list", "reap"]))
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Where the runs are.",
+)
+@click.option(
+    "--silent-s",
+    type=float,
+    default=600.0,
+    show_default=True,
+    help="Seconds without a sign of life after which a run counts as ended.",
+)
+def command(action: str, folder: Path, silent_s: float) -> Outcome:
+    """List the runs in a folder, or mark those that died as KILLED in MLflow.
+
+    A run that trains leaves a sign of life in its folder every few seconds. One that was ended by
+    SIGKILL, or with its machine, stays RUNNING in MLflow: `reap` puts that right.
+    """
+    from trainer.run_folder import RunFolder
+
+    found = [RunFolder(path.parent) for path in sorted(folder.glob("*/config.json"))]
+    seen = [look(one, now=time.time(), silent_s=silent_s) for one in found]
+    if action == "list":
+        for one in seen:
+            click.echo(
+                f"{one.name:<24} {one.status:<8} step {one.step:,} of {one.of:,}, "
+                f"attempts {one.attempts}"
+            )
+        return Outcome(facts={"runs": [asdict(one) for one in seen]})
+    reaped: list[str] = []
+    failed: list[str] = []
+    for one, told in zip(found, seen, strict=True):
+        try:
+            if told.status != "running" and _reap(one.path):
+                reaped.append(told.name)
+                click.echo(f"{told.name} was RUNNING in MLflow without life: it is KILLED now.")
+        except ValueError as error:  # one record that is away must not keep the others waiting
+            failed.append(told.name)
+            click.echo(f"{told.name}: {error}", err=True)
+    code = Exit.FAILED if failed else Exit.DONE
+    return Outcome(facts={"reaped": reaped, "failed": failed}, code=code)
+
+
+def look(folder: "RunFolder", *, now: float, silent_s: float) -> Seen:
+    """Look at a run; `now` in seconds since 1970, as the files of its folder have it."""
+    beat = folder.last_beat()
+    alive = beat is not None and now - beat <= silent_s
+    try:
+        of = int((folder.read_json("config.json") or {})["trainer"]["steps"])
+        step = max((line["step"] for line in folder.lines() if line["kind"] == "step"), default=0)
+        attempts = len(folder.attempts())
+    except (ValueError, KeyError, TypeError):  # `longrow show` says what is wrong with it
+        return Seen(name=folder.path.name, step=0, of=0, attempts=0, status="damaged")
+    return Seen(
+        name=folder.path.name,
+        step=step,
+        of=of,
+        attempts=attempts,
+        status="running" if alive else "done" if step >= of else "stopped",
+    )
+
+
+def _reap(path: Path) -> bool:
+    from trainer.run_folder import RunFolder
+
+    known = RunFolder(path).read_json("mlflow.json")
+    if known is None:
+        return False
+    from trainer.tracking import end_if_running
+
+    return end_if_running(known["uri"], known["run_id"])
+
+
+if __name__ == "__main__":
+    run(command)

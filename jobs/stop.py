@@ -1,0 +1,47 @@
+"""`longrow stop`: have a run save its current step and end, from another shell or machine."""
+
+import click
+
+from jobs.entry import Exit, Job, Outcome, run
+
+
+@click.command("stop", cls=Job)
+@click.argument("run_name", metavar="RUN")
+@click.option(
+    "--wait-s",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="Seconds to wait for its end.",
+)
+def command(run_name: str, wait_s: float) -> Outcome:
+    """Have a run save its current step and end, from another shell or machine.
+
+    RUN is a run's folder, or its name under runs/. Whoever sees the folder can stop the run, be it
+    a Ray job or not. The run ends as by SIGTERM: with a checkpoint and code 143.
+    """
+    from jobs.find import find_run
+    from trainer.checkpoint import checkpoints, step_of
+    from trainer.stop_request import ask_to_stop, await_end
+
+    folder = find_run(run_name)
+    was_running = ask_to_stop(folder)
+    if was_running:
+        click.echo(f"Asked {folder.path} to stop after its current step.", err=True)
+    ended = await_end(folder, wait_s=wait_s)
+    step = max(map(step_of, checkpoints(folder.checkpoints)), default=0)
+    facts = {"was_running": was_running, "ended": ended, "step": step}
+    if not ended:
+        message = (
+            f"{folder.path} has not ended in {wait_s:.0f} s. It stops when its current step and "
+            "its checkpoint are done; if its driver was killed on another machine, nothing runs."
+        )
+        click.echo(f"longrow: {message}", err=True)
+        return Outcome(facts=facts | {"error": message}, code=Exit.FAILED)
+    how = "stopped" if was_running else "was not running"
+    click.echo(f"{folder.path} {how}; its newest checkpoint is of step {step}.")
+    return Outcome(facts=facts)
+
+
+if __name__ == "__main__":
+    run(command)

@@ -1,0 +1,98 @@
+"""A run as a job on a Ray cluster: `ray job stop` leaves a checkpoint of the step it came in."""
+
+import json
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import free_port
+from tests.fault.test_run_death import ROOT, Box
+
+RAY = [sys.executable, "-m", "ray.scripts.scripts"]
+GRACE_S = "120"  # Ray's own is 3 s, too short for the last step and its checkpoint
+
+
+class Cluster:
+    """A Ray with its dashboard on loopback, under the mark and in the temp folder of a box."""
+
+    def __init__(self, box: Box) -> None:
+        self.environment = box.environment | {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+        self._dashboard = free_port()
+        words = ["start", "--head", "--block", "--num-cpus", "2", "--port", str(free_port())]
+        words += ["--dashboard-host", "127.0.0.1", "--dashboard-port", str(self._dashboard)]
+        words += ["--temp-dir", str(box.path / "r"), "--object-store-memory", "200000000"]
+        words += ["--ray-client-server-port", str(free_port())]
+        self._log = (box.path / "head.txt").open("w")
+        self._head = subprocess.Popen(
+            [*RAY, *words],
+            env=self.environment,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+
+    def job(self, *words: str) -> subprocess.CompletedProcess[str]:
+        address = f"http://127.0.0.1:{self._dashboard}"
+        verb, *rest = words
+        command = [*RAY, "job", verb, "--address", address, *rest]
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, check=False, timeout=120
+        )
+
+    def end(self) -> None:
+        self._head.send_signal(signal.SIGTERM)
+        self._head.wait(timeout=60)
+        self._log.close()
+
+
+@pytest.fixture
+def box(tiny_store: Path) -> Iterator[Box]:
+    box = Box(tiny_store)
+    yield box
+    box.remove()
+
+
+def test_ray_job_stop_saves_the_last_step_and_the_job_goes_on_when_it_is_submitted_again(
+    box: Box,
+) -> None:
+    cluster = Cluster(box)
+    try:
+        command = box.command(tracked=True)
+        command[0] = sys.executable
+        environment = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": GRACE_S, "PYTHONPATH": str(ROOT)}}
+        words = ["--runtime-env-json", json.dumps(environment), "--no-wait", "--submission-id"]
+        entry = ["--", *command, "--set", "cluster.address=auto", "--set"]
+        first = ("submit", *words, "a", *entry, "trainer.steps=100000")
+        box.wait_for(lambda: cluster.job(*first).returncode == 0)  # once the dashboard is there
+        box.wait_for(lambda: len(box.steps()) >= 30)
+        assert cluster.job("stop", "a").returncode == 0
+        last = box.steps()[-1][0]
+        assert "was stopped" in cluster.job("status", "a").stdout
+        said = cluster.job("logs", "a").stdout
+        assert f"Stopped after step {last} (SIGTERM was received)" in said
+        newest = max(box.folder.checkpoints.iterdir())
+        assert newest.name == f"step_{last:08d}-a0001"
+        assert _status(box) == "KILLED"
+        told = cluster.job("submit", *words, "b", *entry, f"trainer.steps={last + 5}")
+        assert told.returncode == 0, told.stderr
+        box.wait_for(lambda: "succeeded" in cluster.job("status", "b").stdout)
+        assert [step for step, _ in box.steps()] == list(range(1, last + 6))
+        assert box.folder.attempts()[-1].start_step == last
+        assert _status(box) == "FINISHED"
+    finally:
+        cluster.end()
+
+
+def _status(box: Box) -> str:
+    from mlflow.tracking import MlflowClient
+
+    known = box.folder.read_json("mlflow.json") or {}
+    return MlflowClient(tracking_uri=known["uri"]).get_run(known["run_id"]).info.status

@@ -1,0 +1,125 @@
+"""The Dockerfile, without docker: hadolint, what it copies, what it pins, who runs in it."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from tests.infra_files import INFRA, ROOT
+
+DOCKERFILE = (INFRA / "Dockerfile").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def hadolint(text: str, tmp_path: Path) -> str:
+    found = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which(
+        "hadolint"
+    )
+    assert found, "hadolint is not installed: it comes with the dev extra (make install-dev)"
+    path = tmp_path / "Dockerfile"
+    path.write_text(text, encoding="utf-8")
+    done = subprocess.run([found, "--no-color", path], capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def words(text: str, instruction: str) -> list[list[str]]:
+    """The words of each such instruction; lines that go on are one."""
+    lines = re.sub(r"\\\n", " ", text).splitlines()
+    return [line.split()[1:] for line in lines if line.startswith(f"{instruction} ")]
+
+
+def copied(text: str) -> list[str]:
+    """What the Dockerfile copies from the repository."""
+    own = [copy for copy in words(text, "COPY") if not copy[0].startswith("--from")]
+    return [source for copy in own for source in copy[:-1]]
+
+
+def ignored(path: str) -> bool:
+    """Whether Dockerfile.dockerignore keeps a path of the repository from the builder."""
+    lines = (INFRA / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    out = False
+    for line in lines:
+        pattern = line.removeprefix("!")
+        if line and not line.startswith("#") and fnmatch(path, pattern):
+            out = not line.startswith("!")
+    return out
+
+
+def faults(text: str) -> list[str]:
+    """What is wrong with a Dockerfile that hadolint cannot know."""
+    python = re.findall(r"^ARG PYTHON=(\S+)$", text, re.MULTILINE)
+    environment = " ".join(" ".join(line) for line in words(text, "ENV"))
+    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    sources = copied(text)
+    checks = {
+        "a copied path is missing": all((ROOT / source).exists() for source in sources),
+        "a copied path is ignored": not any(ignored(source.rstrip("/")) for source in sources),
+        "a package is not copied": {f"{name}/" for name in packages} <= set(sources),
+        "Python does not fit requires-python": len(python) == 1
+        and python[0] in SpecifierSet(PROJECT["project"]["requires-python"]),
+        "it does not end as another than root": words(text, "USER")[-1:] == [["1000:1000"]],
+        "an installation is not pinned": text.count("pip install") == text.count("--constraint"),
+        "an extra is unknown": set(re.findall(r"longrow\[(\w+)]", text))
+        <= set(PROJECT["project"]["optional-dependencies"]),
+        "telemetry is on": {
+            "RAY_USAGE_STATS_ENABLED=0",
+            "MLFLOW_DISABLE_TELEMETRY=true",
+            "DO_NOT_TRACK=true",
+        }
+        <= set(environment.split()),
+        "Ray asks for no token": "RAY_AUTH_MODE=token" in environment,
+        "a secret stands in it": not re.search(r"(TOKEN|PASSWORD|SECRET)\w*=\S", text),
+    }
+    return [name for name, holds in checks.items() if not holds]
+
+
+def test_hadolint_finds_nothing(tmp_path: Path) -> None:
+    assert hadolint(DOCKERFILE, tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "rule"),
+    [
+        ('CMD ["longrow", "--help"]', "CMD longrow --help", "DL3025"),
+        ("pip install --constraint constraints.txt build hatchling", "pip install build", "DL3013"),
+        ("WORKDIR /source", "WORKDIR source", "DL3000"),
+        ("-slim-bookworm AS wheel", "-slim-bookworm AS wheel\nRUN cd /tmp", "DL3003"),
+        ("FROM python:${PYTHON}-slim-bookworm\n", "FROM python:latest\n", "DL3007"),
+    ],
+)
+def test_hadolint_sees_a_planted_mistake(right: str, wrong: str, rule: str, tmp_path: Path) -> None:
+    assert right in DOCKERFILE
+    assert rule in hadolint(DOCKERFILE.replace(right, wrong), tmp_path)
+
+
+def test_the_image_is_made_of_this_project() -> None:
+    assert faults(DOCKERFILE) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "fault"),
+    [
+        ("infra/stop_jobs.py /opt", "infra/stop_job.py /opt", "a copied path is missing"),
+        ("COPY pyproject.toml", "COPY CHANGELOG.md pyproject.toml", "a copied path is ignored"),
+        ("COPY trainer/ trainer/\n", "", "a package is not copied"),
+        ("PYTHON=3.11.15", "PYTHON=3.10.18", "Python does not fit requires-python"),
+        ("USER 1000:1000\n", "", "it does not end as another than root"),
+        ("USER 1000:1000\n", "USER 1000:1000\nUSER root\n", "it does not end as another than root"),
+        ('--constraint /opt/longrow/constraints.txt "', '"', "an installation is not pinned"),
+        ("longrow[cluster]", "longrow[clusters]", "an extra is unknown"),
+        ("MLFLOW_DISABLE_TELEMETRY=true", "MLFLOW_DISABLE_TELEMETRY=1", "telemetry is on"),
+        ("RAY_USAGE_STATS_ENABLED=0", "RAY_USAGE_STATS=0", "telemetry is on"),
+        ("RAY_AUTH_MODE=token", "RAY_AUTH_MODE=disabled", "Ray asks for no token"),
+        ("PYTHONUNBUFFERED=1", "RAY_AUTH_TOKEN=abc", "a secret stands in it"),
+    ],
+)
+def test_a_planted_mistake_in_the_image_is_seen(right: str, wrong: str, fault: str) -> None:
+    planted = DOCKERFILE.replace(right, wrong)
+    assert planted != DOCKERFILE
+    assert fault in faults(planted)

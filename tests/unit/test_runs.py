@@ -1,0 +1,72 @@
+"""What `longrow runs` says of a folder of runs, and whom it ends in MLflow."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.command import code_of
+from trainer.errors import ConfigError
+from trainer.run_folder import RunFolder
+
+
+def a_run(folder: Path, name: str, *, steps: int, beat_s_ago: float | None) -> RunFolder:
+    run = RunFolder(folder / name)
+    run.create()
+    run.write_json("config.json", {"trainer": {"steps": 3}})
+    lines = [json.dumps({"kind": "step", "step": step + 1}) + "\n" for step in range(steps)]
+    run.metrics.write_text("".join(lines), encoding="utf-8")
+    if beat_s_ago is not None:
+        run.beat()
+        then = time.time() - beat_s_ago
+        os.utime(run.path / "heartbeat", (then, then))
+    return run
+
+
+def test_a_run_is_running_while_it_shows_life_and_no_longer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_run(tmp_path, "alive", steps=1, beat_s_ago=5)
+    a_run(tmp_path, "dead", steps=1, beat_s_ago=700)
+    a_run(tmp_path, "done", steps=3, beat_s_ago=None)
+    a_run(tmp_path, "stopped", steps=2, beat_s_ago=None)
+    a_run(tmp_path, "damaged", steps=2, beat_s_ago=None).write_json("config.json", {})
+    assert code_of("runs", "list", "--folder", str(tmp_path), "--json") == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
+    assert {one["name"]: one["status"] for one in told} == {
+        "alive": "running",
+        "damaged": "damaged",
+        "dead": "stopped",
+        "done": "done",
+        "stopped": "stopped",
+    }
+
+
+def test_only_runs_without_life_that_mlflow_calls_running_are_reaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trainer import tracking
+
+    asked: list[str] = []
+
+    def end(_uri: str, run_id: str) -> bool:
+        asked.append(run_id)
+        if run_id == "away":
+            raise ConfigError("MLflow is away")
+        return run_id != "done"
+
+    monkeypatch.setattr(tracking, "end_if_running", end)
+    for name, steps, beat in (
+        ("alive", 1, 5.0),
+        ("away", 1, None),
+        ("dead", 1, 700.0),
+        ("done", 3, None),
+    ):
+        run = a_run(tmp_path, name, steps=steps, beat_s_ago=beat)
+        run.write_json("mlflow.json", {"uri": "x", "run_id": name})
+    assert code_of("runs", "reap", "--folder", str(tmp_path), "--json") == 1
+    assert asked == ["away", "dead", "done"]
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (told["reaped"], told["failed"]) == (["dead"], ["away"])

@@ -1,0 +1,86 @@
+"""What a worker is said to take: arithmetic as torch counts it, memory, and a trace to open."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from model.config import ModelConfig
+from model.memory import empty_memory
+from model.transformer_xl import TransformerXL
+from trainer.flops import peak_of, step_flops
+from trainer.profiler import AFTER, StepProfiler
+from trainer.step import Objective, Rows
+from trainer.usage import host_memory_bytes
+
+SHAPES = [
+    ModelConfig(vocab_size=500, layers=2, width=64, heads=2, head_width=32, inner_width=128),
+    ModelConfig(
+        vocab_size=90, layers=1, width=32, heads=4, head_width=16, inner_width=96, memory=0
+    ),
+    ModelConfig(vocab_size=200, layers=3, width=32, heads=2, embed_width=16, memory=30),
+]
+
+
+@pytest.mark.parametrize("config", SHAPES)
+def test_the_arithmetic_of_a_step_is_what_torch_counts(config: ModelConfig) -> None:
+    rows, segment = 3, 40
+    model = TransformerXL(config)
+    tokens = torch.zeros((rows, segment), dtype=torch.int64)
+    offset = torch.arange(1000, 1000 + segment).expand(rows, segment)
+    batch = Rows(tokens=tokens, targets=tokens, offset=offset, numbers=torch.arange(rows))
+    memory = empty_memory(config, rows)
+    with FlopCounterMode(display=False) as counter:
+        loss, _, _ = Objective(model)(batch, memory, None)
+        loss.backward()
+    # torch counts a padding column and what is computed again in the backward pass as well.
+    counted = counter.get_total_flops()
+    assert step_flops(config, rows=rows, segment=segment) == pytest.approx(counted, rel=0.15)
+
+
+def test_twice_the_rows_are_twice_the_arithmetic_but_for_what_rows_share() -> None:
+    config = SHAPES[0]
+    once, twice = (step_flops(config, rows=rows, segment=64) for rows in (8, 16))
+    assert 1.9 * once < twice < 2 * once
+
+
+def test_only_devices_whose_peak_is_known_have_one() -> None:
+    assert peak_of("NVIDIA H200", precision="bf16") == 9.89e14
+    assert peak_of("NVIDIA A100-SXM4-80GB", precision="bf16") == 3.12e14
+    assert peak_of("NVIDIA H200", precision="fp32") == 0
+    assert peak_of("Somebody's chip", precision="bf16") == 0
+
+
+def test_memory_that_is_held_is_counted() -> None:
+    before = host_memory_bytes()
+    held = torch.ones(30_000_000)
+    assert host_memory_bytes() - before > 0.8 * held.nbytes
+
+
+def test_a_trace_holds_the_steps_that_were_asked_for(tmp_path: Path) -> None:
+    profiler = StepProfiler(tmp_path / "profile", attempt=2, rank=0, steps=2)
+    written = []
+    for _ in range(AFTER + 4):
+        torch.mm(torch.ones(8, 8), torch.ones(8, 8))
+        written.append(profiler.step())
+    assert written.index(True) == AFTER + 1
+    assert written.count(True) == 1
+    trace = json.loads((tmp_path / "profile" / "attempt-0002-rank-0.json").read_text())
+    products = [event for event in trace["traceEvents"] if event.get("name") == "aten::mm"]
+    assert len(products) == 2
+
+
+def test_without_a_wish_there_is_no_trace_and_an_early_end_leaves_what_was_seen(
+    tmp_path: Path,
+) -> None:
+    none = StepProfiler(tmp_path / "none", attempt=1, rank=0, steps=0)
+    short = StepProfiler(tmp_path / "short", attempt=1, rank=0, steps=50)
+    for _ in range(AFTER + 2):
+        assert not none.step()
+        assert not short.step()
+    none.close()
+    short.close()
+    assert not (tmp_path / "none").exists()
+    assert (tmp_path / "short" / "attempt-0001-rank-0.json").is_file()

@@ -1,0 +1,192 @@
+"""When a run is scored while it trains, and what follows: the best is kept, a stale run ends.
+
+An evaluation falls on steps (evaluate.every), on minutes (evaluate.minutes) and on the last step.
+It reads weights and changes none, nor a row, nor a memory: the training goes on as if it had not
+been. Where the minutes put one is written down before it begins (evaluations/by_minutes.json), so
+that a run which goes on from an older checkpoint is scored at the same steps again.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.files import write_whole
+from pipeline.growing import GrowingStore
+from pipeline.store import Store
+from trainer.average import averaged
+from trainer.best import value_of
+from trainer.board import Reporter
+from trainer.catch_up import whole_store
+from trainer.consent import Consent
+from trainer.counters import Counters, count_evaluation
+from trainer.evaluation import Scores, evaluate
+from trainer.group import Group
+from trainer.ledger import Ledger
+from trainer.plan import TrainPlan
+from trainer.run_folder import RunFolder
+from trainer.start import Training
+
+
+class Examiner:
+    """Scores one rank's share of the held-out documents, when all ranks do."""
+
+    def __init__(  # noqa: PLR0913 - what it scores with, each once
+        self,
+        plan: TrainPlan,
+        group: Group,
+        store: Store | GrowingStore,
+        training: Training,
+        *,
+        reporter: Reporter,
+        ledger: Ledger,
+        consent: Consent,
+        tell: Callable[[dict[str, Any]], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Score `training` by `plan`; the counters are those of `ledger`, `tell` takes lines."""
+        self._plan, self._group, self._store, self._training = plan, group, store, training
+        self._ledger, self._consent, self._tell, self._clock = ledger, consent, tell, clock
+        self._reporter, self._folder = reporter, RunFolder(plan.folder)
+        self._began = clock() - training.counters.unscored_s
+        told = group.from_rank_0(json.dumps(self._folder.steps_by_minutes()))
+        self._by_minutes: set[int] = set(json.loads(told))
+
+    def wants_soon(self) -> bool:
+        """Rank 0: whether the minutes are over, so that the next step is followed by a score."""
+        minutes, step = self._plan.evaluate.minutes, self._training.step
+        if self._group.rank or not minutes or any(due > step for due in self._by_minutes):
+            return False
+        return self._clock() - self._began >= 60 * minutes
+
+    def plan_next(self) -> None:
+        """All ranks: the step that comes now is followed by an evaluation."""
+        self._by_minutes.add(self._training.step + 1)
+        if self._group.rank == 0:
+            self._folder.keep_steps_by_minutes(self._by_minutes)
+
+    def counters(self) -> Counters:
+        """The counters, with the time since the last evaluation, as a checkpoint holds them."""
+        seconds = self._clock() - self._began if self._plan.evaluate.minutes else 0.0
+        return replace(self._ledger.counters, unscored_s=round(seconds, 3))
+
+    def score_if_due(self) -> bool:
+        """Score the held-out documents when it is time; False if told to stop meanwhile."""
+        step, plan = self._training.step, self._plan
+        final = step >= plan.trainer.steps
+        if not (final or self._is_due(step)):
+            return True
+        store = whole_store(self._store, self._group, self._reporter, wait=final)
+        if store is None:
+            return not final  # the held-out documents are still being built, or we are to stop
+        if not len(store.doc_ids("validation")):
+            return True
+        path = self._folder.evaluation(step)
+        lengths = self._lengths(final=final)
+        rows = plan.evaluate.rows or plan.layout.rows
+        segment = plan.evaluate.segment or plan.layout.segment
+        settings = {(rows, segment, length) for length in lengths}
+        known = self._group.rank == 0 and self._known(path, settings)
+        if self._group.from_rank_0("known" if known else "") != "known":
+            self._ledger.flush()
+            scores: list[Scores] = []
+            for length in lengths:
+                found = self._evaluate(store, rows=rows, segment=segment, memory=length)
+                if found is None:
+                    return False
+                scores.append(found)
+            if self._group.rank == 0:
+                self._folder.drop_evaluation(step)
+                _write_scores(path, scores)
+                self._tell(evaluation_line(scores, training_memory=plan.model.memory))
+            self._ledger.restart_clock()
+            self._began = self._clock()
+        self._count(path)
+        return True
+
+    def is_best(self) -> bool:
+        """Whether this step was scored and is the best so far."""
+        counters = self._ledger.counters
+        return counters.best_step == counters.scored == self._training.step > 0
+
+    def is_over(self) -> bool:
+        """Whether the run has become no better for as many evaluations as it has patience."""
+        patience = self._plan.evaluate.patience
+        return 0 < patience <= self._ledger.counters.stale
+
+    def _is_due(self, step: int) -> bool:
+        every = self._plan.evaluate.every
+        return step > 0 and ((every > 0 and step % every == 0) or step in self._by_minutes)
+
+    def _count(self, path: Path) -> None:
+        """Take the evaluation of this step into the counters, on all ranks alike."""
+        plan = self._plan
+        metric = plan.evaluate.metric
+        found = None
+        if self._group.rank == 0:  # it wrote the file: another node may not see it yet
+            found = value_of(path, metric=metric, memory=plan.model.memory)
+        value = json.loads(self._group.from_rank_0(json.dumps(found)))
+        if value is not None:
+            self._ledger.counters = count_evaluation(
+                self._ledger.counters, step=self._training.step, metric=metric, value=value
+            )
+
+    def _lengths(self, *, final: bool) -> tuple[int, ...]:
+        """Memory lengths to score with: at the end those wanted, else that of training."""
+        model = self._plan.model
+        if not final:
+            return (model.memory,)
+        # Under same_length a query sees `memory` keys, its own included: with 0 it would see none.
+        without = () if model.same_length else (0,)
+        return self._plan.evaluate.memory or tuple(dict.fromkeys((model.memory, *without)))
+
+    def _known(self, path: Path, settings: set[tuple[int, int, int]]) -> bool:
+        """Whether the scores with these (rows, segment, memory) are written, and told in a line."""
+        step = self._training.step
+        if not path.exists() or not any(
+            line["kind"] == "evaluation" and line["step"] == step for line in self._folder.lines()
+        ):
+            return False
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        return settings <= {(one["rows"], one["segment"], one["memory"]) for one in saved}
+
+    def _evaluate(self, store: Store, *, rows: int, segment: int, memory: int) -> Scores | None:
+        """Scores with one memory length; None if somebody wants to stop."""
+        training, consent = self._training, self._consent
+
+        def act() -> Scores | None:
+            with averaged(training.model, training.average):
+                return evaluate(
+                    training.model,
+                    store,
+                    self._group,
+                    step=training.step,
+                    rows=rows,
+                    segment=segment,
+                    memory=memory,
+                    should_stop=consent.asked_to_stop,
+                )
+
+        found = consent.guard(act)
+        if consent.failed:
+            consent.asked_to_stop()  # the vote in which the others learn it, at their next batch
+        if found is None:
+            consent.raise_together()
+        return found
+
+
+def _write_scores(path: Path, scores: list[Scores]) -> None:
+    text = json.dumps([score.to_json() for score in scores], indent=1)
+    write_whole(str(path), text.encode())
+
+
+def evaluation_line(scores: list[Scores], *, training_memory: int) -> dict[str, Any]:
+    """An evaluation as a metric line: eval/... is that of the training memory."""
+    line: dict[str, Any] = {"kind": "evaluation", "step": scores[0].step}
+    for score in scores:
+        group = "eval" if score.memory == training_memory else f"eval/memory_{score.memory}"
+        line[f"{group}/loss"] = score.loss
+        line[f"{group}/perplexity"] = score.perplexity
+        line[f"{group}/bits_per_byte"] = score.bits_per_byte
+    return line

@@ -1,0 +1,56 @@
+"""A wish to stop that another process leaves in the run's folder, wherever that folder is seen.
+
+driver.json  there while a process drives the run, and says which
+stop.json    there from the wish until that process has ended
+"""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from trainer.run_folder import RunFolder
+from trainer.temp_folder import is_dead, owner_of
+
+DRIVER, STOP = "driver.json", "stop.json"
+
+
+@contextmanager
+def driving(folder: RunFolder, *, launch: str) -> Iterator[None]:
+    """Say for the `with` block that this process, start `launch` of the run, drives it."""
+    told = {"launch": launch, "host": socket.gethostname(), "process": owner_of(os.getpid())}
+    (folder.path / STOP).unlink(missing_ok=True)  # meant for an earlier start
+    folder.write_json(DRIVER, told)
+    try:
+        yield
+    finally:
+        if folder.read_json(DRIVER) == told:  # else a later start has taken the run over
+            for name in (STOP, DRIVER):
+                (folder.path / name).unlink(missing_ok=True)
+
+
+def asked_to_stop(folder: RunFolder) -> bool:
+    """Driver: whether somebody has asked."""
+    return (folder.path / STOP).exists()
+
+
+def ask_to_stop(folder: RunFolder) -> bool:
+    """Ask the run's driver to stop after the current step; False if no process drives the run."""
+    driver = folder.read_json(DRIVER)
+    if driver is None or is_dead(driver["process"]):
+        return False
+    folder.write_json(STOP, {"host": socket.gethostname(), "pid": os.getpid()})
+    return True
+
+
+def await_end(folder: RunFolder, *, wait_s: float, poll_s: float = 0.2) -> bool:
+    """Whether the driver ends within `wait_s`."""
+    end = time.monotonic() + wait_s
+    while True:
+        driver = folder.read_json(DRIVER)
+        if driver is None or is_dead(driver["process"]):
+            return True
+        if time.monotonic() >= end:
+            return False
+        time.sleep(poll_s)
