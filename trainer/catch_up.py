@@ -63,8 +63,6 @@ def whole_store(
         said = group.vote(Vote(stop=stop, waiting=store.whole is None))
         if not said.waiting:
             return store.whole
-        if not wait and group.rank == 0:
-            reporter.note("An evaluation is left out: held-out documents are still being built.")
         if said.stop or not wait:
             return None
         if not told and group.rank == 0:
