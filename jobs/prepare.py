@@ -69,6 +69,8 @@ def build_and_drive(config: RunConfig, inputs: Sequence[str], *, resume: str) ->
         DataError: The corpus cannot be used; what shows later ends the training with a checkpoint.
         ConfigError: A setting does not fit.
     """
+    if not inputs and is_built(config):
+        return drive(config, resume=resume)
     if not inputs:
         raise ConfigError(
             "There is no corpus to build from: name it after --build, or in data.inputs."

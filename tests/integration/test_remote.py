@@ -4,20 +4,29 @@ import functools
 import gzip
 import http.server
 import json
+import os
 import re
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.build import build_store
+from pipeline.cache import PartCache
+from pipeline.client import RowClient
 from pipeline.errors import DataError
 from pipeline.finish import BuildReport
+from pipeline.layout import Layout
+from pipeline.server import RowServer
 from pipeline.settings import BuildSettings
 from pipeline.store import Store
 from pipeline.tokenizer import train_tokenizer
+from tests.streams import assert_equal_batches, walk
 
 TEXTS = [f"text {i} \u2028\r\n" * (i % 9 + 1) for i in range(120)]
 
@@ -139,3 +148,71 @@ def test_a_corpus_and_its_store_live_on_s3(home: Path, bucket: str) -> None:
     remote.pipe(f"{bucket}/store/{part.name}", b"short")
     with pytest.raises(DataError, match=r"holds 5 bytes"):
         Store.open(f"{bucket}/store")
+
+
+class Delay:
+    """A way to a server on which every question takes its time; counts the parts asked for."""
+
+    def __init__(self, port: int, delay_s: float) -> None:
+        self._there, self._delay_s = ("127.0.0.1", port), delay_s
+        self.parts: list[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # it was closed
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._there)
+                for one, other, asks in ((near, far, True), (far, near, False)):
+                    threading.Thread(
+                        target=self._pump, args=(one, other), kwargs={"asks": asks}, daemon=True
+                    ).start()
+
+    def _pump(self, one: socket.socket, other: socket.socket, *, asks: bool) -> None:
+        with suppress(OSError), one, other:
+            while data := one.recv(1 << 16):
+                if asks:
+                    self.parts += re.findall(r"GET \S*parts/(\w+)\.arrow", data.decode("latin-1"))
+                    time.sleep(self._delay_s)
+                other.sendall(data)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.mark.filterwarnings("ignore")  # of boto and moto, which are not ours
+def test_rows_of_a_slow_s3_store_are_those_of_the_local_one_and_each_part_comes_once(
+    home: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec
+
+    fsspec.filesystem("s3").put(str(home / "local"), f"{bucket}/store", recursive=True)
+    port = int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])
+    delay = Delay(port, delay_s=0.1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{delay.port}")
+    fsspec.filesystem("s3").clear_instance_cache()
+    monkeypatch.setattr("pipeline.client.SLOW_S", 0.3)
+    layout = Layout(rows=8, segment=40, seed=3)
+    local = RowServer(Store.open(str(home / "local")), layout)
+    stream = walk(local, local.initial_state(), 150)
+    cache = PartCache(str(tmp_path / "cache"), 10_000_000)
+    server = RowServer(Store.open(f"{bucket}/store", cache), layout)
+    told: list[str] = []
+    client = RowClient(server, state=server.initial_state(), rows=(0, 8), warn=told.append)
+    longest_s = 0.0
+    for expected, state in stream:
+        began = time.monotonic()
+        batch, after = client.next()
+        longest_s = max(longest_s, time.monotonic() - began)
+        assert_equal_batches(batch, expected)
+        assert after == state
+    parts = [part.key for part in Store.open(str(home / "local")).manifest.parts if part.documents]
+    assert sorted(set(delay.parts)) == sorted(parts)
+    assert len(delay.parts) == len(parts), "a part was fetched twice"
+    # a step opens at most the documents of all rows, twice; each part takes a few questions
+    assert 0.3 < longest_s < 1.0 + 2 * layout.rows * 0.5
+    assert told
+    assert "come slowly from where the store lies" in told[0]
+    delay.close()
