@@ -63,11 +63,10 @@ def box(tiny_store: Path) -> Iterator[Box]:
 def test_ray_job_stop_saves_the_step_it_came_in_and_mlflow_is_told(box: Box) -> None:
     cluster = Cluster(box)
     try:
-        command = box.command(tracked=True)
-        command[0] = sys.executable
         environment = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": GRACE_S, "PYTHONPATH": str(ROOT)}}
         words = ["--runtime-env-json", json.dumps(environment), "--no-wait", "--submission-id"]
-        entry = ["--", *command, "--set", "cluster.address=auto", "--set", "trainer.steps=100000"]
+        entry = ["--", *box.command(tracked=True), "--set", "cluster.address=auto"]
+        entry += ["--set", "trainer.steps=100000"]
         submit = ("submit", *words, "a", *entry)
         box.wait_for(lambda: cluster.job(*submit).returncode == 0)  # once the dashboard is there
         box.wait_for(lambda: len(box.steps()) >= 30)
