@@ -429,7 +429,9 @@ def test_weights_that_overflow_stop_the_run_and_the_last_good_checkpoint_stays(
             assert all(bool(opened.get_tensor(name).isfinite().all()) for name in opened.keys())  # noqa: SIM118
 
 
-def test_a_run_that_gets_no_better_ends_with_its_best_checkpoint_kept(plan: TrainPlan) -> None:
+def test_a_run_that_gets_no_better_ends_with_its_best_checkpoint_kept(
+    plan: TrainPlan, tmp_path: Path
+) -> None:
     worse = replace(
         plan,
         trainer=replace(plan.trainer, steps=60),
@@ -448,3 +450,7 @@ def test_a_run_that_gets_no_better_ends_with_its_best_checkpoint_kept(plan: Trai
     kept = [path.name for path in RunFolder(worse.folder).checkpoints.iterdir()]
     assert f"step_{best:08d}-a0001" in kept
     assert train_here(worse).step == verdict.step  # and it does not go on by being started again
+    cut = replace(worse, folder=str(tmp_path / "cut"))
+    for stop in (best + 3, best + 6):  # nor is its patience new after a resume
+        assert train_here(cut, stop_after=stop).status == "stopped"
+    assert (train_here(cut).step, numbers(cut.folder)) == (verdict.step, numbers(worse.folder))
