@@ -145,7 +145,9 @@ def store_line(report: BuildReport, store: str) -> str:
 def _trained(config: RunConfig, inputs: Sequence[str]) -> str:
     """The tokenizer of these inputs and settings, trained if it is not there yet."""
     settings, build = config.tokenizer, config.data.build()
-    told = json.dumps([asdict(settings), config.data.text_key]).encode()
+    rest = (build.options.encoding, build.options.newlines, build.options.separator)
+    read_as = [] if rest == ("utf-8", "keep", "") else [rest]  # the name of before these were
+    told = json.dumps([asdict(settings), config.data.text_key, *read_as]).encode()
     key = hashlib.sha256(told)
     plan = plan_sample(
         inputs, sample_bytes=settings.sample_bytes, seed=settings.seed, options=build.options

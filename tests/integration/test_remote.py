@@ -9,13 +9,14 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline import steady
 from pipeline.build import build_store
 from pipeline.cache import PartCache
 from pipeline.client import RowClient
@@ -23,6 +24,7 @@ from pipeline.errors import DataError
 from pipeline.finish import BuildReport
 from pipeline.layout import Layout
 from pipeline.server import RowServer
+from pipeline.progress import BuildProgress
 from pipeline.settings import BuildSettings
 from pipeline.store import Store
 from pipeline.tokenizer import train_tokenizer
@@ -43,12 +45,19 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def build(home: Path, inputs: list[str], out: str, tokenizer: str = "") -> BuildReport:
+def build(
+    home: Path,
+    inputs: list[str],
+    out: str,
+    tokenizer: str = "",
+    progress: Callable[[BuildProgress], None] = lambda _: None,
+) -> BuildReport:
     return build_store(
         inputs,
         tokenizer=tokenizer or str(home / "byte"),
         out=out,
         settings=BuildSettings(task_bytes=4_000),
+        progress=progress,
     )
 
 
@@ -107,6 +116,108 @@ def test_a_corpus_is_read_from_the_web(home: Path, web: str) -> None:
     assert texts(str(home / "store")) == texts(str(home / "local"))
     with pytest.raises(DataError, match="nowhere"):
         build(home, [f"{web}/in/nowhere.jsonl"], str(home / "other"))
+
+
+class Flaky(Ranges):
+    """A web server that is down now and then, and breaks off in the middle of an answer."""
+
+    down = 0  # answers of 503 still to give
+    breaks = 0  # answers still to break off
+    asked = 0
+
+    def do_HEAD(self) -> None:
+        if not self._is_down():
+            super().do_HEAD()
+
+    def do_GET(self) -> None:
+        if self._is_down():
+            return
+        if type(self).breaks:
+            type(self).breaks -= 1
+            data = Path(self.translate_path(self.path)).read_bytes()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data[: len(data) // 2])
+            self.close_connection = True
+            return
+        super().do_GET()
+
+    def _is_down(self) -> bool:
+        type(self).asked += 1
+        if type(self).down:
+            type(self).down -= 1
+            self.send_error(503)
+            return True
+        return False
+
+
+@pytest.fixture
+def flaky(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The folder `home` as `Flaky` shows it, nobody waiting between two tries; the address."""
+    pytest.importorskip("aiohttp", reason="http:// needs aiohttp")
+    monkeypatch.setattr(steady, "_wait", lambda _: None)
+    monkeypatch.setattr(Flaky, "down", 0)
+    monkeypatch.setattr(Flaky, "breaks", 0)
+    monkeypatch.setattr(Flaky, "asked", 0)
+    handler = functools.partial(Flaky, directory=str(home))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of fsspec: what
+# it leaves of an answer that broke off is closed by the collector
+@pytest.mark.parametrize("fails", ["down", "breaks"])
+def test_a_web_server_that_fails_for_a_while_costs_time_and_nothing_else(
+    home: Path, flaky: str, fails: str
+) -> None:
+    (home / "list").write_text(f"{flaky}/in/a%20b.jsonl\n{flaky}/in/deep/c.jsonl.gz\n")
+    setattr(Flaky, fails, 4)
+    report = build(home, [f"@{home / 'list'}"], str(home / "store"))
+    assert getattr(Flaky, fails) == 0  # it did fail
+    assert report.rejected == {}
+    assert texts(str(home / "store")) == texts(str(home / "local"))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of fsspec: what
+# it leaves of an answer that broke off is closed by the collector
+@pytest.mark.parametrize("fails", ["down", "breaks"])
+def test_a_web_server_that_fails_for_good_is_named_and_what_was_built_stays(
+    home: Path, flaky: str, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(steady, "_wait", waits.append)
+    inputs = [f"{flaky}/in/a%20b.jsonl", f"{flaky}/in/deep/c.jsonl.gz"]
+    done: list[int] = []
+
+    def fail(progress: BuildProgress) -> None:
+        done.append(progress.tasks_done)
+        if progress.tasks_done == 2:
+            setattr(Flaky, fails, 1 << 30)
+
+    says = {
+        "down": "does not answer: 5 tries failed",
+        "breaks": r"broke off at byte [\d,]+: 5 tries",
+    }
+    with pytest.raises(DataError, match=says[fails]):
+        build(home, inputs, str(home / "store"), progress=fail)
+    assert waits[-4:] == [0.5, 1.0, 2.0, 4.0]
+    assert max(done) == len(list((home / "store/parts").glob("*.json"))) == 2
+    assert not (home / "store/manifest.json").exists()
+    setattr(Flaky, fails, 0)
+    build(home, inputs, str(home / "store"))
+    assert texts(str(home / "store")) == texts(str(home / "local"))
+
+
+def test_what_a_server_never_had_is_said_at_once(home: Path, flaky: str) -> None:
+    with pytest.raises(DataError, match="nowhere"):
+        build(home, [f"{flaky}/in/nowhere.jsonl"], str(home / "other"))
+    assert Flaky.asked <= 6  # nothing was tried again
 
 
 @pytest.fixture
