@@ -23,8 +23,8 @@ from pipeline.client import RowClient
 from pipeline.errors import DataError
 from pipeline.finish import BuildReport
 from pipeline.layout import Layout
-from pipeline.server import RowServer
 from pipeline.progress import BuildProgress
+from pipeline.server import RowServer
 from pipeline.settings import BuildSettings
 from pipeline.store import Store
 from pipeline.tokenizer import train_tokenizer
