@@ -330,19 +330,6 @@ def test_a_run_moves_from_two_workers_to_one_and_back(
     ]
 
 
-def test_four_workers_killed_and_started_again_repeat_every_bit(
-    tiny_store: Path, tmp_path: Path
-) -> None:
-    """Two of anything cannot show it: the sum of two numbers has no order."""
-    whole, killed = (Ranks(tmp_path / name, tiny_store) for name in ("whole", "killed"))
-    whole.train(4)
-    killed.train_until(4, 12, signal_number=signal.SIGKILL)
-    killed.train(4)
-    assert losses(killed.folder) == losses(whole.folder)
-    last = RunFolder(killed.folder).attempts()[-1]
-    assert (last.world_size, last.start_step >= 5) == (4, True)
-
-
 def test_average_spikes_best_and_patience_are_the_same_after_a_resume(
     plan: TrainPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
