@@ -9,6 +9,7 @@ import re
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -223,11 +224,10 @@ def test_what_a_server_never_had_is_said_at_once(home: Path, flaky: str) -> None
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An empty bucket on an S3 server of this machine; its address."""
-    pytest.importorskip("s3fs", reason="s3:// needs s3fs (pip install 'longrow[s3]')")
-    moto = pytest.importorskip("moto.server", reason="the S3 server needs moto[server]")
     import fsspec
+    from moto.server import ThreadedMotoServer
 
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
@@ -235,8 +235,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     fsspec.filesystem("s3").clear_instance_cache()
-    fsspec.filesystem("s3").mkdir("s3://bucket")
-    yield "s3://bucket"
+    name = f"s3://{uuid.uuid4().hex}"  # all servers of this process hold the same buckets
+    fsspec.filesystem("s3").mkdir(name)
+    yield name
     server.stop()
 
 
