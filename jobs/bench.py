@@ -9,7 +9,7 @@ from jobs.entry import Job, Outcome, run
 
 
 @click.command("bench", cls=Job)
-@click.argument("what", type=click.Choice(["pipeline"]))
+@click.argument("what", type=click.Choice(["pipeline", "build"]))
 @click.argument("inputs", nargs=-1)
 @click.option("--tokenizer", default="", help="File or URL; without it one is trained first.")
 @click.option(
@@ -20,14 +20,41 @@ from jobs.entry import Job, Outcome, run
     help="Of every measurement; medians are shown.",
 )
 @click.option("--rows", type=click.IntRange(min=1), default=64, show_default=True, help="B.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Of build: actors, and processes of the bare encoder.",
+)
 @click.option("--segment", type=click.IntRange(min=1), default=512, show_default=True, help="L.")
 def command(
-    what: str, inputs: tuple[str, ...], *, tokenizer: str, repeats: int, rows: int, segment: int
+    what: str,
+    inputs: tuple[str, ...],
+    *,
+    tokenizer: str,
+    repeats: int,
+    rows: int,
+    workers: int,
+    segment: int,
 ) -> Outcome:
     """Measure a part of the system beside bare loops of the libraries below it.
 
-    INPUTS are a corpus that fits into memory; without it the one that comes with the project.
+    INPUTS are a corpus, which has to fit into memory; without it the one that comes with the
+    project. `pipeline` takes each stage by itself, in this process; `build` lets actors build.
     """
+    if what == "build":
+        from jobs import bench_build  # Ray is slow to import
+
+        found = bench_build.measure_build(
+            inputs or shipped_files(),
+            tokenizer=tokenizer,
+            workers=workers,
+            repeats=repeats,
+            say=lambda name: click.echo(f"measuring: {name}", err=True),
+        )
+        print(bench_build.in_words(found))
+        return Outcome(facts={"bench": what, **found})
     from jobs.bench_pipeline import measure  # its libraries are slow to import
     from pipeline.layout import Layout
 

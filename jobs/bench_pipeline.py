@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pipeline.build import build_store
 from pipeline.corpus import Document, plan_tasks
-from pipeline.encode import encode_documents
+from pipeline.encode import encode_documents, prepare_texts
 from pipeline.files import read_bytes, write_whole
 from pipeline.layout import Layout
 from pipeline.part import Encoded, PartHead, dtype_for, writing_part
@@ -164,7 +164,8 @@ def _encode(
 
 
 def _write(documents: list[Document], tokenizer: Tokenizer, *, folder: str) -> tuple[Any, ...]:
-    rows = [r for found in encode_documents(documents, tokenizer, BuildSettings()) for r in found]
+    texts = prepare_texts(documents, held_out=BuildSettings().held_out)
+    rows = [r for found in encode_documents(texts, tokenizer, BuildSettings()) for r in found]
     dtype = dtype_for(tokenizer.vocab_size)
     head = PartHead(
         key="0" * 32,

@@ -47,11 +47,12 @@ class Beside:
             DataError: The corpus, the tokenizer or the folder cannot be used.
         """
         self._thread.start()
-        while not self._begun.wait(0.1):  # and not without end: a signal must get through
-            pass
-        if self._error is not None:
-            raise self._error
-        self.store = GrowingStore.open(self._config.data.store)
+        try:
+            self._wait_until_begun()
+            self.store = GrowingStore.open(self._config.data.store)
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
@@ -60,12 +61,21 @@ class Beside:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._end()
 
     def failure(self) -> str:
         """Why the build failed; empty as long as it has not."""
         return explain(self._error)[1] if self._error is not None else ""
+
+    def _wait_until_begun(self) -> None:
+        while not self._begun.wait(0.1):  # and not without end: a signal must get through
+            pass
+        if self._error is not None:
+            raise self._error
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._thread.join()
 
     def _show(self, bar: Progress, progress: BuildProgress) -> None:
         if self._ended.is_set():

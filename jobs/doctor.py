@@ -60,8 +60,10 @@ class Finding:
 )
 @click.option(
     "--constraints",
-    type=click.Path(path_type=Path),
-    help="File of tested versions; else constraints.txt of the clone, where this is one.",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    envvar="LONGROW_CONSTRAINTS",
+    help="File of tested versions; else that of LONGROW_CONSTRAINTS (as in the image), or of the "
+    "clone where this is one.",
 )
 def command(
     storage: Sequence[str],

@@ -69,6 +69,8 @@ def build_and_drive(config: RunConfig, inputs: Sequence[str], *, resume: str) ->
         DataError: The corpus cannot be used; what shows later ends the training with a checkpoint.
         ConfigError: A setting does not fit.
     """
+    if not inputs and is_built(config):
+        return drive(config, resume=resume)
     if not inputs:
         raise ConfigError(
             "There is no corpus to build from: name it after --build, or in data.inputs."
@@ -143,7 +145,9 @@ def store_line(report: BuildReport, store: str) -> str:
 def _trained(config: RunConfig, inputs: Sequence[str]) -> str:
     """The tokenizer of these inputs and settings, trained if it is not there yet."""
     settings, build = config.tokenizer, config.data.build()
-    told = json.dumps([asdict(settings), config.data.text_key]).encode()
+    rest = (build.options.encoding, build.options.newlines, build.options.separator)
+    read_as = [] if rest == ("utf-8", "keep", "") else [rest]  # the name of before these were
+    told = json.dumps([asdict(settings), config.data.text_key, *read_as]).encode()
     key = hashlib.sha256(told)
     plan = plan_sample(
         inputs, sample_bytes=settings.sample_bytes, seed=settings.seed, options=build.options

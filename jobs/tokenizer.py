@@ -20,7 +20,10 @@ from pipeline.settings import BuildSettings, TokenizerSettings
 from pipeline.tokenizer import Tokenizer, train_from_settings
 
 EXAMINED_BYTES = 2_000_000  # of text that is encoded and decoded for the report
-INPUTS_HELP = "INPUTS are files, folders, globs or URLs."
+INPUTS_HELP = (
+    "INPUTS are files, folders, globs or URLs. "
+    "@LIST stands for those that a file or URL names, one a line."
+)
 
 
 @click.command("tokenizer", cls=Job, epilog=INPUTS_HELP)
@@ -30,6 +33,7 @@ INPUTS_HELP = "INPUTS are files, folders, globs or URLs."
 @settings_options(TokenizerSettings)
 @click.option("--text-key", default="text", show_default=True, help="Key of a JSON record's text.")
 @click.option("--encoding", default="utf-8", show_default=True, help="Of text files.")
+@click.option("--separator", default="", help="Between documents of a text file, as for build.")
 @click.option(
     "--from",
     "model",
@@ -43,6 +47,7 @@ def command(
     force: bool,
     text_key: str,
     encoding: str,
+    separator: str,
     model: str,
     **settings: object,
 ) -> Outcome:
@@ -53,7 +58,7 @@ def command(
             f"{out} is there already. Name another file with --out, or replace it with --force: "
             "stores that were built with it keep their own copy."
         )
-    options = BuildSettings(text_key=text_key, encoding=encoding).options
+    options = BuildSettings(text_key=text_key, encoding=encoding, separator=separator).options
     facts = train(inputs, out=out, settings=wanted, options=options, model=model)
     print(
         f"read        {facts['documents']:,} documents, {facts['rejected']:,} bad records left out"

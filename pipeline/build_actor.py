@@ -3,6 +3,7 @@
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -20,7 +21,7 @@ from pipeline.commit import TaskRecord
 from pipeline.corpus import Task
 from pipeline.errors import DataError
 from pipeline.finish import BuildReport
-from pipeline.progress import BuildProgress, Seen, after, at_start, during
+from pipeline.progress import BuildProgress, Seen, after, at_start, during, without_task
 from pipeline.publish import Publisher
 from pipeline.settings import BuildSettings, SettingsError
 
@@ -130,8 +131,7 @@ def _run(
                 if publisher:
                     publisher.committed(index, records[index])
                 done = after(done, tasks[index], records[index])
-        at_work = {str(tasks[index]): actor for index, actor in running.values()}
-        progress(during(done, crew.seen(at_work)))
+        progress(during(done, crew.seen({str(tasks[index]) for index, _ in running.values()})))
     return [records[index] for index in range(len(tasks))]
 
 
@@ -145,12 +145,14 @@ class _Crew:
             tokenizer=job.tokenizer.model_bytes, out=job.out, settings=job.settings, nice=nice
         )
         self._all: list[Any] = []
+        self._numbers: dict[Any, int] = {}  # of the dead too: a number stays one actor's
         self._idle: list[Any] = []
 
     def hire(self) -> Any:
         if self._idle:
             return self._idle.pop()
         self._all.append(self._make())
+        self._numbers[self._all[-1]] = len(self._numbers)
         return self._all[-1]
 
     def release(self, actor: Any) -> None:
@@ -160,17 +162,21 @@ class _Crew:
         self._all.remove(actor)
         ray.kill(actor)
 
-    def seen(self, at_work: dict[str, Any]) -> list[Seen]:
-        """What the actors say of their tasks; one that is slow or dead says nothing."""
-        asked = [actor.seen.remote() for actor in at_work.values()]
-        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=1) if asked else ([], [])
+    def seen(self, tasks: set[str]) -> list[Seen]:
+        """What the actors say of themselves; one that is slow or dead says nothing.
+
+        What they have done counts only for `tasks`: those that are not yet known to have ended.
+        """
+        asked = {actor.seen.remote(): self._numbers[actor] for actor in self._all}
+        waited = ray.wait(list(asked), num_returns=len(asked), timeout=1)[0] if asked else []
         said: list[Seen] = []
-        for reference in answered:
+        for reference in waited:
             try:
-                said.append(ray.get(reference))
+                seen = replace(ray.get(reference), builder=asked[reference])
             except RayError:
                 continue  # its task says what happened
-        return [seen for seen in said if seen.task in at_work]  # not of the task before
+            said.append(seen if seen.task in tasks else without_task(seen))
+        return said
 
     def dismiss(self) -> None:
         """End every actor and wait until they are gone."""

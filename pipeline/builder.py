@@ -1,13 +1,16 @@
 """One task -> one part and its commit record. Plain Python; build_actor.py puts it behind Ray."""
 
 import gc
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import mul
+from pathlib import Path
 
 from pipeline.commit import TaskRecord, define, find_record, key_of, record_bytes
 from pipeline.corpus import Document, Reject, Task, skipped
-from pipeline.encode import BATCH_CHARS, encode_documents
+from pipeline.encode import BATCH_CHARS, HOT, Ready, encode_documents, prepare_texts
 from pipeline.files import exists, join, remove, write_whole
 from pipeline.manifest import MANIFEST, PARTS
 from pipeline.part import PartHead, PartWriter, dtype_for, writing_part
@@ -46,11 +49,16 @@ class Builder:
         self._task: Task | None = None
         self._documents = self._tokens = self._bytes = 0
         self._rejects: list[Reject] = []
+        self._cpu_s = 0.0
+        self._began_s: float | None = None
 
     def seen(self) -> Seen:
         """How far the task is."""
+        running_s = time.process_time() - self._began_s if self._began_s is not None else 0.0
         return Seen(
-            task=str(self._task),
+            task=str(self._task or ""),
+            cpu_s=self._cpu_s + running_s,
+            peak_bytes=_peak_bytes(),
             documents=self._documents,
             tokens=self._tokens,
             bytes=self._bytes,
@@ -67,6 +75,14 @@ class Builder:
         self._task = task
         self._documents = self._tokens = self._bytes = 0
         self._rejects = []
+        self._began_s = time.process_time()
+        try:
+            return self._commit(task)
+        finally:
+            self._cpu_s += time.process_time() - self._began_s
+            self._task = self._began_s = None
+
+    def _commit(self, task: Task) -> TaskRecord:
         held = hold(task)
         definition = define(
             task, held.identity, tokenizer=self._tokenizer.sha256, settings=self._settings
@@ -93,7 +109,8 @@ class Builder:
         sources = list(dict.fromkeys(extent.source for extent in task.extents))
         counts: dict[str, int] = dict.fromkeys(_COUNTS, 0)
         with writing_part(join(self._out, PARTS, f"{head.key}.arrow"), head, sources) as part:
-            waiting: list[Document] = []
+            fresh: list[Document] = []
+            waiting: list[Ready] = []
             size = 0
             for item in read_task(task, held=held, watch=partial(self._read, of=task.num_bytes)):
                 if isinstance(item, Reject):
@@ -103,11 +120,15 @@ class Builder:
                 elif not item.text:
                     counts["empty"] += 1
                 else:
-                    waiting.append(item)
+                    fresh.append(item)
                     size += len(item.text)
+                    if len(fresh) == HOT or size >= BATCH_CHARS:
+                        waiting += prepare_texts(fresh, held_out=self._settings.held_out)
+                        fresh = []
                 if size >= BATCH_CHARS:
                     self._add(waiting, part, counts)
                     waiting, size = [], 0
+            waiting += prepare_texts(fresh, held_out=self._settings.held_out)
             self._add(waiting, part, counts)
             size_bytes, digest = part.close()
         return TaskRecord(
@@ -121,28 +142,36 @@ class Builder:
             **counts,
         )
 
-    def _add(self, texts: list[Document], part: PartWriter, counts: dict[str, int]) -> None:
+    def _add(self, texts: list[Ready], part: PartWriter, counts: dict[str, int]) -> None:
         if not texts:
             return
         encoded = encode_documents(texts, self._tokenizer, self._settings)
         cut = [documents for documents in encoded if len(documents) > 1]
         documents = [document for found in encoded for document in found]
         part.add(documents)
-        lengths = [len(document.tokens) for document in documents]
+        _, _, _, splits, sizes, *_, tokens = zip(*documents, strict=True)
+        lengths = list(map(len, tokens))
         self._documents += len(documents)
         self._tokens += sum(lengths)
         counts["cut"] += len(cut)
         counts["pieces"] += sum(map(len, cut))
-        counts["bytes"] += sum(document.num_bytes for document in documents)
+        counts["bytes"] += sum(sizes)
         counts["longest"] = max(counts["longest"], *lengths)
-        counts["documents_validation"] += sum(document.split for document in documents)
-        counts["tokens_validation"] += sum(
-            length for document, length in zip(documents, lengths, strict=True) if document.split
-        )
+        counts["documents_validation"] += sum(splits)
+        counts["tokens_validation"] += sum(map(mul, splits, lengths))
 
     def _read(self, num_bytes: int, *, of: int) -> None:
         self._bytes = min(self._bytes + num_bytes, of)  # the last line may leave its task
         self._tell(self.seen())
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process ever held; 0 where the system does not say."""
+    try:
+        said = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    return int(said.partition("VmHWM:")[2].split()[0]) << 10 if "VmHWM:" in said else 0
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pipeline.manifest import PARTS, PartEntry, canonical, without_unused
 from pipeline.part import FORMAT, PartHead
 from pipeline.settings import BuildSettings
 
-_UNUSED_OPTIONS = (("encoding", "utf-8"), ("newlines", "keep"))  # the first version had none
+_UNUSED_OPTIONS = (("encoding", "utf-8"), ("newlines", "keep"), ("separator", ""))  # later than 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

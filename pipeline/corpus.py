@@ -29,6 +29,7 @@ class SourceOptions:
         max_record_bytes: A longer record is rejected; bounds the memory a broken file can take.
         encoding: Of text files. Places in one that is not UTF-8 count its bytes turned into UTF-8.
         newlines: `lf` turns CR LF in a text into LF.
+        separator: What stands between two documents of a text file; empty: a file is a document.
     """
 
     text_key: str = "text"
@@ -36,6 +37,7 @@ class SourceOptions:
     max_record_bytes: int = 1 << 30
     encoding: str = "utf-8"
     newlines: str = "keep"
+    separator: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +103,19 @@ class Extent:
     start: int
     end: int
 
-    @property
-    def is_cut(self) -> bool:
-        """Whether it holds whole lines of a range of bytes, and not a file from its beginning."""
-        return self.form == "jsonl" and self.packing == "plain"
+    def mark(self, options: SourceOptions) -> bytes:
+        """What ends a record where any stretch of bytes can be read by itself; empty if none can.
+
+        A separator that overlaps itself (two line ends) may be met at several places of one gap:
+        which of them counts is known only to who reads the file from its beginning.
+        """
+        if self.packing != "plain" or options.encoding != "utf-8":
+            return b""
+        if self.form == "jsonl":
+            return b"\n"
+        mark = options.separator if self.form == "txt" else ""
+        overlaps = any(mark.startswith(mark[i:]) for i in range(1, len(mark)))
+        return b"" if overlaps else mark.encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +173,7 @@ def with_skips(plan: Plan, skip: Sequence[str]) -> Plan:
         source, _, number = places[entry]
         return entry in ids or any(
             extent.source == source
-            and (not extent.is_cut or extent.start <= int(number) < extent.end)
+            and (not extent.mark(task.options) or extent.start <= int(number) < extent.end)
             for extent in task.extents
         )
 
@@ -178,8 +189,8 @@ def plan_tasks(
 ) -> Plan:
     """Cut a corpus into tasks of about `task_bytes` bytes on disk, in the order of names.
 
-    A large plain jsonl file is cut at multiples of `task_bytes`, a table between its row groups or
-    batches; other files are one stretch each.
+    A large plain jsonl file (or text file with a separator) is cut at multiples of `task_bytes`, a
+    table between its row groups or batches; other files are one stretch each.
     Small stretches share a task, and which file ends one hangs on its own name and size: a file
     added or removed moves the borders near it and no others.
 
@@ -210,17 +221,18 @@ def plan_tasks(
 
 def _extents(file: InputFile, task_bytes: int, options: SourceOptions) -> Iterator[Extent]:
     form, packing = form_of(file.url, text_key=options.text_key, encoding=options.encoding)
+    whole = Extent(
+        source=file.name, url=file.url, form=form, packing=packing, start=0, end=file.size
+    )
     if form in TABLES:
         groups = group_starts(file.url, form, text_key=options.text_key)
         starts = _spaced(groups, task_bytes)
-    elif form == "jsonl" and packing == "plain" and options.encoding == "utf-8":
+    elif whole.mark(options):
         starts = list(range(0, max(file.size, 1), task_bytes))
     else:
         starts = [0]
     for start, end in itertools.pairwise([*starts, file.size]):
-        yield Extent(
-            source=file.name, url=file.url, form=form, packing=packing, start=start, end=end
-        )
+        yield replace(whole, start=start, end=end)
 
 
 def _spaced(places: list[int], least: int) -> list[int]:

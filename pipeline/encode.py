@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,13 +20,30 @@ from pipeline.pieces import Piece, cut_text
 from pipeline.settings import BuildSettings
 from pipeline.tokenizer import Ids, Tokenizer
 
-BATCH_CHARS = 1 << 20  # of text that is encoded in one go
-WATCHED_CHARS = 1 << 16  # of a text; a shorter one can not take minutes
+BATCH_CHARS = 1 << 21  # of text that is encoded in one go
+WATCHED_BYTES = 1 << 16  # of a text; a shorter one can not take minutes
+HOT = 32  # texts that are looked at together
 _TAB, _CONTROLS, _SPACE = np.uint8(9), np.uint8(5), np.uint8(32)  # tab, LF, VT, FF, CR; blank
 
 
+class Ready(NamedTuple):
+    """A text in UTF-8 and all that is said of it but its tokens."""
+
+    document: Document
+    data: bytes
+    split: int
+    num_words: int
+
+
+def prepare_texts(documents: Sequence[Document], *, held_out: float) -> list[Ready]:
+    """Look at texts while they are fresh in a core's cache: best some `HOT` at a time."""
+    data = [document.text.encode() for document in documents]
+    splits = [split_of(text, held_out=held_out) for text in data]
+    return list(map(Ready, documents, data, splits, count_words(data)))
+
+
 def encode_documents(
-    documents: Sequence[Document], tokenizer: Tokenizer, settings: BuildSettings
+    texts: Sequence[Ready], tokenizer: Tokenizer, settings: BuildSettings
 ) -> list[list[Encoded]]:
     """For each text its document, or those it was cut into.
 
@@ -34,54 +52,46 @@ def encode_documents(
     Raises:
         DataError: A text took longer than settings.document_timeout_s; it is named.
     """
-    short = [document.text for document in documents if len(document.text) < WATCHED_CHARS]
-    encoded = iter(tokenizer.encode_all(short))
-    found = [
-        next(encoded) if len(document.text) < WATCHED_CHARS else (document.text.encode(), None)
-        for document in documents
-    ]
     most = settings.max_document_tokens
-    words = count_words([data for data, _ in found])
+    short = [i for i, ready in enumerate(texts) if len(ready.data) < WATCHED_BYTES]
+    found = tokenizer.encode_all([texts[i].data for i in short])
+    ids: dict[int, Ids] = dict(zip(short, found, strict=True))
     return [
-        [_row(document, data, ids, num_words, settings)]
-        if ids is not None and (not most or len(ids) <= most)
-        else _cut(document, data, tokenizer, settings)
-        for document, (data, ids), num_words in zip(documents, found, words, strict=True)
+        [_row(ready, ids[i])]
+        if i in ids and (not most or len(ids[i]) <= most)
+        else _cut(ready, tokenizer, settings)
+        for i, ready in enumerate(texts)
     ]
 
 
-def _row(
-    document: Document, data: bytes, ids: Ids, num_words: int, settings: BuildSettings
-) -> Encoded:
+def _row(ready: Ready, ids: Ids) -> Encoded:
+    document, data, split, num_words = ready
     return Encoded(
-        uid=document.uid,
-        source=document.source,
-        record=document.record,
-        split=split_of(data, held_out=settings.held_out),
-        num_bytes=len(data),
-        num_chars=len(document.text),
-        num_words=num_words,
-        tokens=ids,
+        document.uid,
+        document.source,
+        document.record,
+        split,
+        len(data),
+        len(document.text),
+        num_words,
+        ids,
     )
 
 
-def _cut(
-    document: Document, data: bytes, tokenizer: Tokenizer, settings: BuildSettings
-) -> list[Encoded]:
+def _cut(ready: Ready, tokenizer: Tokenizer, settings: BuildSettings) -> list[Encoded]:
     """A text that may take long, or be too long for one document: watched, and cut if it is."""
-    pieces = _watched(document, data, tokenizer, settings)
-    words = count_words([piece for piece, _ in pieces])
+    pieces = _watched(ready.document, ready.data, tokenizer, settings)
     if len(pieces) == 1:
-        return [_row(document, data, pieces[0][1], words[0], settings)]
+        return [_row(ready, pieces[0][1])]
+    cut = [
+        replace(ready.document, uid=f"{ready.document.uid}#{number}", text=data.decode())
+        for number, (data, _) in enumerate(pieces, start=1)
+    ]
     return [
-        _row(
-            replace(document, uid=f"{document.uid}#{number}", text=piece.decode()),
-            piece,
-            ids,
-            num_words,
-            settings,
+        _row(piece, ids)
+        for piece, (_, ids) in zip(
+            prepare_texts(cut, held_out=settings.held_out), pieces, strict=True
         )
-        for number, ((piece, ids), num_words) in enumerate(zip(pieces, words, strict=True), start=1)
     ]
 
 
@@ -125,11 +135,11 @@ def count_words(texts: Sequence[bytes]) -> list[int]:
     Equals `len(text.split())` at a small part of the time; `str.split` would hang on a Unicode
     table. All texts are looked at in one go: a call of numpy costs as much as a thousand bytes.
     """
-    letters = np.frombuffer(b" ".join([b"", *texts]), dtype=np.uint8)
+    letters = np.frombuffer(b" ".join([b" ", *texts]), dtype=np.uint8)
     blank = (letters - _TAB) < _CONTROLS  # below _TAB it wraps around
     blank |= letters == _SPACE
     begins = blank[:-1] > blank[1:]
-    at = 0
+    at = 1
     counts: list[int] = []
     for text in texts:
         counts.append(int(np.count_nonzero(begins[at : at + len(text)])))

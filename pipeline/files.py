@@ -4,6 +4,7 @@ A path without a scheme is local and never meets fsspec; `s3://`, `memory://` an
 """
 
 import hashlib
+import io
 import os
 import tempfile
 import uuid
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline.errors import DataError
+from pipeline.steady import Steady, patiently
 
 CHUNK = 1 << 20  # bytes read at a time
 TEMPORARY = ".longrow-"  # every half-written file of ours begins so
@@ -48,7 +50,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def open_binary(url: str, *, at: int = 0) -> IO[bytes]:
-    """Open for reading from byte `at` on; the caller closes it.
+    """Open for reading from byte `at` on; the caller closes it. A remote file is read patiently.
 
     A web server that gives no ranges is read from the beginning, and what lies before is dropped.
     """
@@ -58,14 +60,23 @@ def open_binary(url: str, *, at: int = 0) -> IO[bytes]:
         file.seek(at)
         return file
     system, name = filesystem(url)
-    if url.startswith(("http://", "https://")) and not system.info(name).get("partial"):
-        file = system.open(name, "rb", block_size=0)  # a stream: it cannot seek
-        while at and (dropped := file.read(min(at, CHUNK))):
-            at -= len(dropped)
+    info = patiently(lambda: system.info(name), url=url, what="does not answer")
+    size = info.get("size")
+
+    def open_at(place: int) -> IO[bytes]:
+        if url.startswith(("http://", "https://")) and not info.get("partial"):
+            file = system.open(name, "rb", block_size=0)  # a stream: it cannot seek
+            while place and (dropped := file.read(min(place, CHUNK))):
+                place -= len(dropped)
+            return file
+        file = system.open(name, "rb")
+        file.seek(place)
         return file
-    file = system.open(name, "rb")
-    file.seek(at)
-    return file
+
+    steady = Steady(open_at, url=url, size=size)
+    if at:
+        steady.seek(at)
+    return io.BufferedReader(steady, buffer_size=CHUNK)
 
 
 def read_bytes(url: str) -> bytes:

@@ -24,6 +24,7 @@ from pipeline.store import Split, Store
 from pipeline.tokenizer import Tokenizer
 
 LOOK_S = 0.2  # between two looks at the folder
+SILENCE_S = 3.0  # at its end a build takes back what it said, and then writes the manifest
 BUILDS = "building "  # begins what stands for the fingerprint of a store without one
 
 
@@ -71,16 +72,18 @@ class GrowingStore:
         Raises:
             DataError: Nothing is built there.
         """
-        head = read_head(url)
-        if head is None and exists(join(url, MANIFEST)):
-            store = cls(url, _head_of(Store.open(url)), cache=cache)
-            store.grow()
-            return store
-        if head is None:
-            raise DataError(
-                f"{url} is no store, and nothing is being built there. Begin with `longrow train "
-                "CONFIG --build CORPUS`, or build it first with `longrow build`."
-            )
+        until = time.monotonic() + SILENCE_S
+        while (head := read_head(url)) is None:
+            if exists(join(url, MANIFEST)):
+                store = cls(url, _head_of(Store.open(url)), cache=cache)
+                store.grow()
+                return store
+            if time.monotonic() > until:
+                raise DataError(
+                    f"{url} is no store, and nothing is being built there. Begin with `longrow "
+                    "train CONFIG --build CORPUS`, or build it first with `longrow build`."
+                )
+            time.sleep(LOOK_S)
         return cls(url, head, cache=cache)
 
     @property
@@ -199,6 +202,7 @@ class GrowingStore:
         self._bases = [0, *np.cumsum([part.documents for part in parts]).tolist()]
         for split, columns in zip(SPLITS, self._splits, strict=True):
             columns.replace(store.doc_ids(split), store.num_tokens(split))
+        store.take_over(self._parts)
         self.whole = store
 
 

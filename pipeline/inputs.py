@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import DataError
-from pipeline.files import filesystem, local_path
+from pipeline.files import filesystem, local_path, read_bytes
+from pipeline.steady import patiently
 
 _MAGIC = frozenset("*?[")
 
@@ -42,7 +44,8 @@ def list_inputs(inputs: Sequence[str]) -> list[InputFile]:
     """Files of all `inputs` (files, folders, globs, URLs), once each, sorted by name.
 
     Folders are walked to their depths; names that begin with a dot are left out there. A file that
-    bears glob signs in its own name is taken by that name.
+    bears glob signs in its own name is taken by that name. `@LIST` stands for the inputs that a
+    file or URL names, one a line (blank lines and those that begin with # say nothing).
 
     Raises:
         DataError: An input is missing, matches nothing, or a name is not Unicode.
@@ -51,7 +54,7 @@ def list_inputs(inputs: Sequence[str]) -> list[InputFile]:
         raise DataError("No corpus was given. Name at least one file, folder, glob or URL.")
     found: dict[str, _Found] = {}
     roots: list[tuple[str, ...]] = []
-    for given in inputs:
+    for given in _named(inputs):
         local = local_path(given) is not None
         root, files = _local(given) if local else _remote(given)
         roots.append(root)
@@ -64,6 +67,25 @@ def list_inputs(inputs: Sequence[str]) -> list[InputFile]:
         for f in found.values()
     ]
     return sorted(listed, key=lambda file: file.name)
+
+
+def _named(inputs: Sequence[str]) -> Iterator[str]:
+    for given in inputs:
+        if not given.startswith("@") or os.path.lexists(given):
+            yield given
+            continue
+        try:
+            lines = read_bytes(given[1:]).decode("utf-8-sig").split("\n")
+        except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{given} names a list of inputs, and {given[1:]} can not be read as one "
+                f"({error}). Give a text file in UTF-8 with a file, folder, glob or URL a line."
+            ) from error
+        found = [line.removesuffix("\r") for line in lines]
+        named = [line for line in found if line.strip() and not line.startswith("#")]
+        if not named:
+            raise DataError(f"{given} names no input: every line of {given[1:]} is blank.")
+        yield from named
 
 
 def _shared(roots: list[tuple[str, ...]]) -> int:
@@ -132,10 +154,15 @@ def _remote(given: str) -> tuple[tuple[str, ...], list[_Found]]:
             raise DataError(f"{given} does not say how long it is. Download it and give the copy.")
         return _Found(system.unstrip_protocol(name), parts(name), size, asked)
 
-    if system.isfile(path):
-        return parts(path)[:-1], [file(path, system.info(path)["size"], asked=True)]
+    try:
+        info = patiently(lambda: system.info(path), url=given, what="does not answer")
+    except FileNotFoundError:
+        info = dict[str, Any](type="nothing")  # a pattern, or a folder of a store that has none
+    if info["type"] == "file":
+        return parts(path)[:-1], [file(path, info["size"], asked=True)]
     magic = bool(_MAGIC & set(path))
-    hits = system.glob(path, detail=True) if magic else system.find(path, detail=True)
+    look = system.glob if magic else system.find
+    hits = patiently(lambda: look(path, detail=True), url=given, what="does not answer")
     found = [
         file(name, info["size"], asked=magic)
         for name, info in hits.items()

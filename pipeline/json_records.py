@@ -8,7 +8,7 @@ no verdict and no reason hangs on it.
 import json
 from typing import Any
 
-from pydantic_core import from_json
+import orjson
 
 from pipeline.corpus import Document, Reject, SourceOptions
 from pipeline.reasons import (
@@ -33,7 +33,7 @@ def json_record(source: str, offset: int, line: bytes, options: SourceOptions) -
         options: Keys of text and id.
     """
     try:
-        value = from_json(line, cache_strings="none")
+        value = orjson.loads(line)
     except ValueError:
         return _by_the_book(source, offset, line, options)
     if type(value) is not dict:

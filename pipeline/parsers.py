@@ -11,7 +11,7 @@ from pipeline.delimited import parse_csv
 from pipeline.forms import BOM, TITLE, Form
 from pipeline.json_records import json_record
 from pipeline.json_values import split_values
-from pipeline.lines import Chunks, split_lines
+from pipeline.lines import Chunks, split_at, split_lines
 from pipeline.reasons import NOT_UTF8, TOO_LARGE
 
 Parser = Callable[[str, Chunks, SourceOptions], Iterator[Document | Reject]]
@@ -66,6 +66,14 @@ def without_bom(chunks: Chunks) -> Chunks:
 
 
 def _txt(source: str, chunks: Chunks, options: SourceOptions) -> Iterator[Document | Reject]:
+    if options.separator:
+        mark = options.separator.encode()
+        for begins, text in split_at(chunks, mark, limit=options.max_record_bytes):
+            if text is None:
+                yield _too_large(source, begins, options)
+            else:
+                yield _text(source, begins, text, uid=f"{source}:{begins}")
+        return
     pieces: list[bytes] = []
     size = 0
     for _, chunk in chunks:

@@ -10,7 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from itertools import chain
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,9 +46,11 @@ class PartHead:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
-    """One row of a part; `tokens` (n,) without EOD, of any integer type."""
+class Encoded(NamedTuple):
+    """One row of a part; `tokens` (n,) without EOD, of any integer type.
+
+    A tuple, since a build makes one for every document: four times as fast as a dataclass.
+    """
 
     uid: str
     source: str
@@ -73,8 +76,7 @@ class PartWriter:
         self._sources = pa.array(sources, pa.string())
         self._source_at = {source: i for i, source in enumerate(sources)}
         self._eod = np.array([head.eod], np.int32)
-        self._rows: list[tuple[Any, ...]] = []  # a document's cells, its tokens last
-        self._ids: list[Tokens] = []
+        self._columns: list[tuple[Any, ...]] = []  # of each batch of documents, tokens last
         self._num_waiting = 0
         self._schema = _schema(head)
         self._file = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), self._schema)
@@ -96,7 +98,7 @@ class PartWriter:
 
     def close(self) -> tuple[int, str]:
         """Write what waits and the footer; return the file's size in bytes and its sha256."""
-        if self._rows:
+        if self._columns:
             self._flush()
         self._file.close()
         return self._sink.size, self._sink.digest.hexdigest()
@@ -104,36 +106,25 @@ class PartWriter:
     def _take(self, documents: Sequence[Encoded]) -> None:
         if not documents:
             return
-        ids = np.concatenate([piece for d in documents for piece in (d.tokens, self._eod)])
+        uids, sources, *numbers, tokens = zip(*documents, strict=True)
+        ids = np.concatenate([piece for found in tokens for piece in (found, self._eod)])
         self._check(ids, documents)
-        self._ids.append(ids.astype(self._head.dtype))
-        place = self._source_at
-        self._rows += [
-            (
-                d.uid,
-                place[d.source],
-                d.record,
-                d.split,
-                d.num_bytes,
-                d.num_chars,
-                d.num_words,
-                len(d.tokens) + 1,
-            )
-            for d in documents
-        ]
+        places = [self._source_at[source] for source in sources]
+        lengths = [len(found) + 1 for found in tokens]
+        self._columns.append((uids, places, *numbers, lengths, ids.astype(self._head.dtype)))
 
     def _flush(self) -> None:
-        uids, places, records, splits, *numbers, lengths = zip(*self._rows, strict=True)
-        ids = np.concatenate(self._ids)
-        self._rows, self._ids, self._num_waiting = [], [], 0
-        offsets = np.cumsum((0, *lengths), dtype=np.int64)
+        *columns, ids = zip(*self._columns, strict=True)
+        self._columns, self._num_waiting = [], 0
+        uids, places, records, splits, *numbers, lengths = (list(chain(*c)) for c in columns)
+        offsets = np.cumsum([0, *lengths], dtype=np.int64)
         columns = [
             pa.array(uids, pa.string()),
             pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), self._sources),
             pa.array(records, pa.int64()),
             pa.array(splits, pa.uint8()),
             *(pa.array(column, pa.int64()) for column in numbers),
-            pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids)),
+            pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(ids))),
         ]
         self._file.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 

@@ -9,18 +9,33 @@ from pipeline.corpus import Plan, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """How far a builder is in the task it has; `task` is its name."""
+    """How far a builder is in the task it has, and what it has taken so far.
 
+    Attributes:
+        builder: Its number, from 0.
+        task: Name of its task; empty between two.
+        documents: Of the task; likewise tokens and rejected.
+        bytes: Of the task, on disk.
+        cpu_s: Of its process, in tasks; all of them.
+        peak_bytes: The most memory its process ever held.
+    """
+
+    builder: int = 0
     task: str = ""
     documents: int = 0
     tokens: int = 0
-    bytes: int = 0  # on disk
+    bytes: int = 0
     rejected: int = 0
+    cpu_s: float = 0.0
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildProgress:
-    """How far a build is. Bytes are those on disk, the only ones known beforehand."""
+    """How far a build is. Bytes are those on disk, the only ones known beforehand.
+
+    `builders` are those that have been heard of, by number.
+    """
 
     tasks_done: int = 0
     tasks: int
@@ -29,6 +44,7 @@ class BuildProgress:
     documents: int = 0
     tokens: int = 0
     rejected: int = 0
+    builders: tuple[Seen, ...] = ()
 
 
 def at_start(plan: Plan) -> BuildProgress:
@@ -50,11 +66,17 @@ def after(progress: BuildProgress, task: Task, record: TaskRecord) -> BuildProgr
 
 def during(progress: BuildProgress, seen: Iterable[Seen]) -> BuildProgress:
     """The progress with what is under way on top."""
-    under_way = list(seen)
+    under_way = sorted(seen, key=lambda s: s.builder)
     return replace(
         progress,
         bytes_done=progress.bytes_done + sum(s.bytes for s in under_way),
         documents=progress.documents + sum(s.documents for s in under_way),
         tokens=progress.tokens + sum(s.tokens for s in under_way),
         rejected=progress.rejected + sum(s.rejected for s in under_way),
+        builders=tuple(under_way),
     )
+
+
+def without_task(seen: Seen) -> Seen:
+    """What stays true of a builder once its task has ended and is counted elsewhere."""
+    return Seen(builder=seen.builder, cpu_s=seen.cpu_s, peak_bytes=seen.peak_bytes)

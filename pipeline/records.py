@@ -140,10 +140,10 @@ def _input(extent: Extent, options: SourceOptions) -> Iterator[Input]:
             id_key=options.id_key,
         )
         return
-    if extent.is_cut:
-        # a line begins at `start` if the byte before it ends one
-        with open_binary(extent.url, at=max(extent.start - 1, 0)) as file:
-            yield from _whole_lines(file, extent.start, extent.end)
+    if mark := extent.mark(options):
+        # a record begins at `start` if what stands before it ends one
+        with open_binary(extent.url, at=max(extent.start - len(mark), 0)) as file:
+            yield from _whole_records(file, extent.start, extent.end, mark)
         return
     with open_binary(extent.url) as file:
         position = 0
@@ -152,23 +152,34 @@ def _input(extent: Extent, options: SourceOptions) -> Iterator[Input]:
             position += len(chunk)
 
 
-def _whole_lines(file: IO[bytes], start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Pieces of the lines that begin in [start, end); the file stands one byte before."""
-    position = max(start - 1, 0)
+def _whole_records(
+    file: IO[bytes], start: int, end: int, mark: bytes
+) -> Iterator[tuple[int, bytes]]:
+    """Pieces of the records that begin in [start, end), with the marks that end them.
+
+    The file stands as many bytes before `start` as a mark is long, or at its beginning.
+    """
+    position = max(start - len(mark), 0)
     inside = start == 0
+    before = b""  # the end of the last piece: a mark may begin there
     while chunk := file.read(CHUNK):
-        begin = 0
+        seen, base = before + chunk, position - len(before)
+        begin = len(before)
         if not inside:
-            begin = chunk.find(b"\n") + 1
-            inside = begin > 0
-            if position + (begin or len(chunk)) >= end:
+            found = seen.find(mark)
+            inside = found >= 0
+            begin = found + len(mark) if inside else len(seen)
+            if base + begin >= end:
                 return
         if inside:
-            stop = chunk.find(b"\n", max(end - 1 - position, 0))
-            yield position + begin, chunk[begin : stop + 1 or None]
-            if stop >= 0:
+            found = seen.find(mark, max(end - len(mark) - base, 0))
+            stop = found + len(mark) if found >= 0 else len(seen)
+            if stop > begin:
+                yield base + begin, seen[begin:stop]
+            if found >= 0:
                 return
         position += len(chunk)
+        before = seen[len(seen) - len(mark) + 1 :]
 
 
 def _unpacked(extent: Extent, chunks: Chunks) -> Iterator[tuple[int, bytes]]:

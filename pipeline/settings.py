@@ -26,6 +26,14 @@ def _is_encoding(name: str) -> bool:
         return False
 
 
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\"}
+
+
+def _unescaped(text: str) -> str:
+    """A shell cannot easily pass a line end."""
+    return re.sub(r"\\[ntr\\]", lambda found: _ESCAPES[found[0]], text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerSettings:
     """How text becomes ids.
@@ -74,6 +82,8 @@ class BuildSettings:
             leaves every text whole.
         encoding: Of text files (jsonl, json, csv, txt, wikitext), as Python names it.
         newlines: `keep` changes nothing; `lf` turns CR LF in a text into LF.
+        separator: What stands between two documents of a text file, line ends and tabs written as
+            in JSON; empty takes a file as a document.
         dedup: `exact` leaves out texts that stood before in the store, and lists them.
         skip: Records to leave out, by id or as SOURCE:RECORD.
         document_timeout_s: Seconds that tokenizing one text may take before the build gives up.
@@ -89,6 +99,7 @@ class BuildSettings:
     max_document_tokens: int = 0
     encoding: str = "utf-8"
     newlines: Literal["keep", "lf"] = "keep"
+    separator: str = ""
     dedup: Literal["off", "exact"] = "off"
     skip: tuple[str, ...] = ()
     document_timeout_s: float = 600.0
@@ -134,6 +145,7 @@ class BuildSettings:
             max_record_bytes=self.max_record_bytes,
             encoding=codecs.lookup(self.encoding).name,
             newlines=self.newlines,
+            separator=_unescaped(self.separator),
         )
 
     def bears(self, bad: int, *, of: int) -> bool:

@@ -177,6 +177,10 @@ class Store:
                     found.append(str(error))
         return found
 
+    def take_over(self, parts: OpenParts) -> None:
+        """Use parts that were opened while the store was built: they need not be hashed again."""
+        self._parts, self._open = parts, parts.open
+
     def _locate(self, doc_id: int) -> tuple[Part, int]:
         doc_id = int(doc_id)  # a numpy number makes bisect three times slower
         index = bisect_right(self._bases, doc_id) - 1

@@ -127,22 +127,18 @@ class Tokenizer:
             parts += [np.asarray(pieces.encode(part), dtype=np.int32), self._blank]
         return np.concatenate(parts[:-1])
 
-    def encode_all(self, texts: Sequence[str]) -> list[tuple[bytes, Ids]]:
-        """UTF-8 and `encode` of each, in one call of the library: the ids are the same."""
-        data = [text.encode() for text in texts]
+    def encode_all(self, texts: Sequence[bytes]) -> list[Ids]:
+        """`encode_utf8` of each, in one call of the library: the ids are the same."""
         pieces = self._pieces
         if pieces is None or not self._as_array:
-            return [(utf8, self.encode_utf8(utf8)) for utf8 in data]
-        if self._blank is None:
-            odd = set[int]()
-        else:  # a text of ASCII says so at once
-            odd = {i for i, text in enumerate(texts) if not text.isascii() and BLANK in text}
-        plain = [utf8 for i, utf8 in enumerate(data) if i not in odd] if odd else data
-        found = iter(pieces.encode(plain, num_threads=1, **self._as_array)) if plain else iter(())
-        return [
-            (utf8, self.encode_utf8(utf8) if i in odd else next(found))
-            for i, utf8 in enumerate(data)
-        ]
+            return [self.encode_utf8(text) for text in texts]
+        odd = {i for i, text in enumerate(texts) if self._blank is not None and _has_blank(text)}
+        plain = [text for i, text in enumerate(texts) if i not in odd] if odd else list(texts)
+        found = pieces.encode(plain, **self._one_thread, **self._as_array) if plain else []
+        if not odd:
+            return found
+        left = iter(found)
+        return [self.encode_utf8(text) if i in odd else next(left) for i, text in enumerate(texts)]
 
     def count_bytes(self, ids: Ids) -> int:
         """How many of the ids spell a letter in bytes."""
@@ -153,6 +149,12 @@ class Tokenizer:
     def count_unknown(self, ids: Ids) -> int:
         """How many of the ids stand for an unknown letter, which is lost."""
         return 0 if self._pieces is None else int((ids == self._pieces.unk_id()).sum())
+
+    @cached_property
+    def _one_thread(self) -> dict[str, Any]:
+        """One thread for all batches: the library would start and end one for each."""
+        pool = getattr(sentencepiece, "ThreadPool", None)
+        return {"thread_pool": pool(1)} if pool else {"num_threads": 1}
 
     @cached_property
     def _byte_ids(self) -> npt.NDArray[np.bool_]:
@@ -220,8 +222,8 @@ def train_from_settings(texts: Iterable[str], settings: TokenizerSettings) -> by
 
 
 def _has_blank(data: bytes) -> bool:
-    """Whether the letter BLANK is in a text; its first byte is found at once, or is not there."""
-    return _BLANK_UTF8[0] in data and _BLANK_UTF8 in data
+    """Whether the letter BLANK is in a text in UTF-8; its second byte is in few texts."""
+    return _BLANK_UTF8[1] in data and _BLANK_UTF8 in data
 
 
 def _in_words(message: str, vocab_size: int, pieces: list[str]) -> str:

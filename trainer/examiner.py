@@ -79,6 +79,7 @@ class Examiner:
             return True
         store = whole_store(self._store, self._group, self._reporter, wait=final)
         if store is None:
+            self._began = self._clock()
             return not final  # the held-out documents are still being built, or we are to stop
         if not len(store.doc_ids("validation")):
             return True

@@ -40,7 +40,8 @@ CLOSE_S = 60.0
 # How MLflow says that its server does not answer, or not now, or not to us, or that the database is
 # another's: no fault of what was sent.
 AWAY = re.compile(
-    r"failed with exception|error code (401|403|408|429|5\d\d)|OperationalError|is locked"
+    r"failed with (timeout )?exception|error code (401|403|408|429|5\d\d)|"
+    "OperationalError|is locked"
 )
 # A server that hangs is given up soon: what it misses is sent again.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}

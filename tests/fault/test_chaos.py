@@ -132,8 +132,10 @@ def breaking(share: float, launcher: str, *, most: int = MOST) -> pytest.MarkDec
 
 def break_all(machine: Machine, cards: Sequence[Break], rounds: int) -> Iterator[None]:
     """Play the rounds, giving way after each, and let the run end."""
-    seed = machine.draw.randrange(10**6)
-    for number, card in enumerate(deck(cards, seed=seed, rounds=rounds), start=1):
+    drawn = deck(cards, seed=machine.draw.randrange(10**6), rounds=rounds)
+    if breaks.lose_mlflow in drawn:
+        machine.mlflow = MlflowServer(machine)
+    for number, card in enumerate(drawn, start=1):
         play(machine, card, number=number, rounds=rounds)
         yield
     if machine.processes:  # the last stop came before a step, and it went on
@@ -183,7 +185,6 @@ def test_a_run_that_moves_between_world_sizes_keeps_its_losses(
 def test_whatever_breaks_on_ray_costs_not_one_bit(
     machine: Machine, rounds: int, left_alone: LeftAlone
 ) -> None:
-    machine.mlflow = MlflowServer(machine)
     for _ in break_all(machine, breaks.RAY, rounds):
         pass
     assert machine.steps_told() == left_alone.up_to(machine.steps)

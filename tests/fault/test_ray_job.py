@@ -60,18 +60,15 @@ def box(tiny_store: Path) -> Iterator[Box]:
     box.remove()
 
 
-def test_ray_job_stop_saves_the_last_step_and_the_job_goes_on_when_it_is_submitted_again(
-    box: Box,
-) -> None:
+def test_ray_job_stop_saves_the_step_it_came_in_and_mlflow_is_told(box: Box) -> None:
     cluster = Cluster(box)
     try:
-        command = box.command(tracked=True)
-        command[0] = sys.executable
         environment = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": GRACE_S, "PYTHONPATH": str(ROOT)}}
         words = ["--runtime-env-json", json.dumps(environment), "--no-wait", "--submission-id"]
-        entry = ["--", *command, "--set", "cluster.address=auto", "--set"]
-        first = ("submit", *words, "a", *entry, "trainer.steps=100000")
-        box.wait_for(lambda: cluster.job(*first).returncode == 0)  # once the dashboard is there
+        entry = ["--", *box.command(tracked=True), "--set", "cluster.address=auto"]
+        entry += ["--set", "trainer.steps=100000"]
+        submit = ("submit", *words, "a", *entry)
+        box.wait_for(lambda: cluster.job(*submit).returncode == 0)  # once the dashboard is there
         box.wait_for(lambda: len(box.steps()) >= 30)
         assert cluster.job("stop", "a").returncode == 0
         last = box.steps()[-1][0]
@@ -80,19 +77,16 @@ def test_ray_job_stop_saves_the_last_step_and_the_job_goes_on_when_it_is_submitt
         assert f"Stopped after step {last} (SIGTERM was received)" in said
         newest = max(box.folder.checkpoints.iterdir())
         assert newest.name == f"step_{last:08d}-a0001"
-        assert _status(box) == "KILLED"
-        told = cluster.job("submit", *words, "b", *entry, f"trainer.steps={last + 5}")
-        assert told.returncode == 0, told.stderr
-        box.wait_for(lambda: "succeeded" in cluster.job("status", "b").stdout)
-        assert [step for step, _ in box.steps()] == list(range(1, last + 6))
-        assert box.folder.attempts()[-1].start_step == last
-        assert _status(box) == "FINISHED"
+        assert _recorded(box) == ("KILLED", list(range(1, last + 1)))
     finally:
         cluster.end()
 
 
-def _status(box: Box) -> str:
+def _recorded(box: Box) -> tuple[str, list[int]]:
+    """The run's status in MLflow, and the steps it has a loss for."""
     from mlflow.tracking import MlflowClient
 
     known = box.folder.read_json("mlflow.json") or {}
-    return MlflowClient(tracking_uri=known["uri"]).get_run(known["run_id"]).info.status
+    client = MlflowClient(tracking_uri=known["uri"])
+    history = client.get_metric_history(known["run_id"], "train/loss")
+    return client.get_run(known["run_id"]).info.status, [metric.step for metric in history]

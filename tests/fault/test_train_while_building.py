@@ -87,15 +87,15 @@ class Box:
         options = [word for key, value in told.items() for word in ("--set", f"{key}={value}")]
         return self.start("jobs.train", str(self.config), *options, *words)
 
-    def builders(self) -> list[int]:
-        """Processes of builder actors that carry the mark."""
+    def actors(self, kind: str) -> list[int]:
+        """Processes of actors that carry the mark."""
         found: list[int] = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 marked = (
                     f"LONGROW_TEST_MARK={self.mark}".encode() in (entry / "environ").read_bytes()
                 )
-                if marked and (entry / "cmdline").read_bytes().startswith(b"ray::BuilderActor"):
+                if marked and (entry / "cmdline").read_bytes().startswith(f"ray::{kind}".encode()):
                     found.append(int(entry.name))
             except OSError:  # it has ended, or is not ours
                 continue
@@ -105,7 +105,7 @@ class Box:
         """Stop it when some tasks are committed and most are not; its process."""
         some = self.store / "building" / "00000004.json"
         self.wait_for(lambda: some.exists() or run.poll() is not None)
-        (pid,) = self.builders()
+        (pid,) = self.actors("BuilderActor")
         os.kill(pid, signal.SIGSTOP)
         assert len(list(self.store.glob("building/0*.json"))) < 40
         return pid
@@ -185,20 +185,27 @@ def undisturbed(home: Path) -> Iterator[tuple[list[tuple[int, float]], list[tupl
     box.remove()
 
 
-def test_steps_are_taken_before_the_store_is_there_and_a_killed_builder_changes_none(
+def test_steps_are_taken_before_the_store_is_there_and_kills_change_none(
     box: Box, undisturbed: tuple[list[tuple[int, float]], list[tuple[int, float]]]
 ) -> None:
     run = box.train("--build", str(box.home / "corpus"))
     frozen = box.freeze_the_builder(run)
     assert os.getpriority(os.PRIO_PROCESS, frozen) == 19  # behind the workers
     box.wait_for(lambda: len(box.steps()) >= 5 or run.poll() is not None)
-    time.sleep(1)  # what it can take without more documents
+    box.wait_for(lambda: len(box.actors("RowServerActor")) == 2)
+    time.sleep(2)  # what it can take without more documents
+    killed, stopped = box.actors("RowServerActor")  # that serve them: one of each rank
+    os.kill(killed, signal.SIGKILL)
+    os.kill(stopped, signal.SIGSTOP)
+    time.sleep(11)  # past the deadline of the one, and long enough to be told of
     taken = len(box.steps())
     assert 5 <= taken < STEPS, "it did not wait for documents that are not there"
     assert not (box.store / "manifest.json").exists()
     os.kill(frozen, signal.SIGKILL)
     said = run.communicate(timeout=120)[1]
     assert run.returncode == 0, said
+    assert "is lost at step" in said  # and its rows were read by the worker
+    assert "still being built" in said
     steps, evaluations = undisturbed
     assert box.steps() == steps
     assert box.evaluations()[-1] == evaluations[-1]

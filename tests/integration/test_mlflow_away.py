@@ -1,5 +1,6 @@
 """A server of MLflow that is away, refuses, hangs or comes back costs the record nothing."""
 
+import os
 import socket
 import sqlite3
 import threading
@@ -27,6 +28,7 @@ class Server:
         self._app = app
         self.trouble = ""
         self.database = database
+        self._well = threading.Event()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -48,10 +50,16 @@ class Server:
         if "away" in (trouble, self.trouble):
             (self.close if trouble == "away" else self.open)()
         self.trouble = trouble
+        if trouble:
+            self._well.clear()
+        else:
+            self._well.set()
+        # Short where nothing will come, long where a busy machine only takes its time.
+        os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "1" if trouble == "hangs" else "60"
 
     def _answer(self, environ: dict[str, Any], answer: Answer) -> Any:
         if self.trouble == "hangs":
-            time.sleep(3)  # more than the client waits
+            self._well.wait(60)
         if self.trouble.isdigit():
             answer(f"{self.trouble} Trouble", [("Content-Type", "text/plain")])
             return [b"not now"]
@@ -59,7 +67,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("mlflow")
     database = folder / "mlflow.db"
     with pytest.MonkeyPatch.context() as patch:
@@ -67,12 +75,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         patch.setenv("_MLFLOW_SERVER_ARTIFACT_ROOT", str(folder / "artifacts"))
         patch.setenv("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
         patch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-        patch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+        patch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
         patch.setattr("trainer.tracking.PERIOD_S", 0.05)
-        opened = Server(database)
-        yield opened
-        opened.be("")
-        opened.close()
+        door = Server(database)
+        MlflowClient(door.uri).search_experiments()  # makes the tables, which takes a while
+        yield door
+        door.close()
+
+
+@pytest.fixture
+def server(opened: Server) -> Iterator[Server]:
+    yield opened
+    opened.be("")
 
 
 def start(server: Server, warnings: list[str], *, run_id: str = "") -> Tracker:

@@ -4,20 +4,32 @@ import functools
 import gzip
 import http.server
 import json
+import os
 import re
+import socket
 import threading
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline import steady
 from pipeline.build import build_store
+from pipeline.cache import PartCache
+from pipeline.client import RowClient
 from pipeline.errors import DataError
 from pipeline.finish import BuildReport
+from pipeline.layout import Layout
+from pipeline.progress import BuildProgress
+from pipeline.server import RowServer
 from pipeline.settings import BuildSettings
 from pipeline.store import Store
 from pipeline.tokenizer import train_tokenizer
+from tests.streams import assert_equal_batches, walk
 
 TEXTS = [f"text {i} \u2028\r\n" * (i % 9 + 1) for i in range(120)]
 
@@ -34,12 +46,19 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def build(home: Path, inputs: list[str], out: str, tokenizer: str = "") -> BuildReport:
+def build(
+    home: Path,
+    inputs: list[str],
+    out: str,
+    tokenizer: str = "",
+    progress: Callable[[BuildProgress], None] = lambda _: None,
+) -> BuildReport:
     return build_store(
         inputs,
         tokenizer=tokenizer or str(home / "byte"),
         out=out,
         settings=BuildSettings(task_bytes=4_000),
+        progress=progress,
     )
 
 
@@ -100,14 +119,115 @@ def test_a_corpus_is_read_from_the_web(home: Path, web: str) -> None:
         build(home, [f"{web}/in/nowhere.jsonl"], str(home / "other"))
 
 
+class Flaky(Ranges):
+    """A web server that is down now and then, and breaks off in the middle of an answer."""
+
+    down = 0  # answers of 503 still to give
+    breaks = 0  # answers still to break off
+    asked = 0
+
+    def do_HEAD(self) -> None:
+        if not self._is_down():
+            super().do_HEAD()
+
+    def do_GET(self) -> None:
+        if self._is_down():
+            return
+        if type(self).breaks:
+            type(self).breaks -= 1
+            data = Path(self.translate_path(self.path)).read_bytes()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data[: len(data) // 2])
+            self.close_connection = True
+            return
+        super().do_GET()
+
+    def _is_down(self) -> bool:
+        type(self).asked += 1
+        if type(self).down:
+            type(self).down -= 1
+            self.send_error(503)
+            return True
+        return False
+
+
+@pytest.fixture
+def flaky(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The folder `home` as `Flaky` shows it, nobody waiting between two tries; the address."""
+    pytest.importorskip("aiohttp", reason="http:// needs aiohttp")
+    monkeypatch.setattr(steady, "_wait", lambda _: None)
+    monkeypatch.setattr(Flaky, "down", 0)
+    monkeypatch.setattr(Flaky, "breaks", 0)
+    monkeypatch.setattr(Flaky, "asked", 0)
+    handler = functools.partial(Flaky, directory=str(home))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of fsspec: what
+# it leaves of an answer that broke off is closed by the collector
+@pytest.mark.parametrize("fails", ["down", "breaks"])
+def test_a_web_server_that_fails_for_a_while_costs_time_and_nothing_else(
+    home: Path, flaky: str, fails: str
+) -> None:
+    (home / "list").write_text(f"{flaky}/in/a%20b.jsonl\n{flaky}/in/deep/c.jsonl.gz\n")
+    setattr(Flaky, fails, 4)
+    report = build(home, [f"@{home / 'list'}"], str(home / "store"))
+    assert getattr(Flaky, fails) == 0  # it did fail
+    assert report.rejected == {}
+    assert texts(str(home / "store")) == texts(str(home / "local"))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of fsspec: what
+# it leaves of an answer that broke off is closed by the collector
+@pytest.mark.parametrize("fails", ["down", "breaks"])
+def test_a_web_server_that_fails_for_good_is_named_and_what_was_built_stays(
+    home: Path, flaky: str, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(steady, "_wait", waits.append)
+    inputs = [f"{flaky}/in/a%20b.jsonl", f"{flaky}/in/deep/c.jsonl.gz"]
+    done: list[int] = []
+
+    def fail(progress: BuildProgress) -> None:
+        done.append(progress.tasks_done)
+        if progress.tasks_done == 2:
+            setattr(Flaky, fails, 1 << 30)
+
+    says = {
+        "down": "does not answer: 5 tries failed",
+        "breaks": r"broke off at byte [\d,]+: 5 tries",
+    }
+    with pytest.raises(DataError, match=says[fails]):
+        build(home, inputs, str(home / "store"), progress=fail)
+    assert waits[-4:] == [0.5, 1.0, 2.0, 4.0]
+    assert max(done) == len(list((home / "store/parts").glob("*.json"))) == 2
+    assert not (home / "store/manifest.json").exists()
+    setattr(Flaky, fails, 0)
+    build(home, inputs, str(home / "store"))
+    assert texts(str(home / "store")) == texts(str(home / "local"))
+
+
+def test_what_a_server_never_had_is_said_at_once(home: Path, flaky: str) -> None:
+    with pytest.raises(DataError, match="nowhere"):
+        build(home, [f"{flaky}/in/nowhere.jsonl"], str(home / "other"))
+    assert Flaky.asked <= 6  # nothing was tried again
+
+
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An empty bucket on an S3 server of this machine; its address."""
-    pytest.importorskip("s3fs", reason="s3:// needs s3fs (pip install 'longrow[s3]')")
-    moto = pytest.importorskip("moto.server", reason="the S3 server needs moto[server]")
     import fsspec
+    from moto.server import ThreadedMotoServer
 
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
@@ -115,8 +235,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     fsspec.filesystem("s3").clear_instance_cache()
-    fsspec.filesystem("s3").mkdir("s3://bucket")
-    yield "s3://bucket"
+    name = f"s3://{uuid.uuid4().hex}"  # all servers of this process hold the same buckets
+    fsspec.filesystem("s3").mkdir(name)
+    yield name
     server.stop()
 
 
@@ -139,3 +260,71 @@ def test_a_corpus_and_its_store_live_on_s3(home: Path, bucket: str) -> None:
     remote.pipe(f"{bucket}/store/{part.name}", b"short")
     with pytest.raises(DataError, match=r"holds 5 bytes"):
         Store.open(f"{bucket}/store")
+
+
+class Delay:
+    """A way to a server on which every question takes its time; counts the parts asked for."""
+
+    def __init__(self, port: int, delay_s: float) -> None:
+        self._there, self._delay_s = ("127.0.0.1", port), delay_s
+        self.parts: list[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # it was closed
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._there)
+                for one, other, asks in ((near, far, True), (far, near, False)):
+                    threading.Thread(
+                        target=self._pump, args=(one, other), kwargs={"asks": asks}, daemon=True
+                    ).start()
+
+    def _pump(self, one: socket.socket, other: socket.socket, *, asks: bool) -> None:
+        with suppress(OSError), one, other:
+            while data := one.recv(1 << 16):
+                if asks:
+                    self.parts += re.findall(r"GET \S*parts/(\w+)\.arrow", data.decode("latin-1"))
+                    time.sleep(self._delay_s)
+                other.sendall(data)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.mark.filterwarnings("ignore")  # of boto and moto, which are not ours
+def test_rows_of_a_slow_s3_store_are_those_of_the_local_one_and_each_part_comes_once(
+    home: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec
+
+    fsspec.filesystem("s3").put(str(home / "local"), f"{bucket}/store", recursive=True)
+    port = int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])
+    delay = Delay(port, delay_s=0.1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{delay.port}")
+    fsspec.filesystem("s3").clear_instance_cache()
+    monkeypatch.setattr("pipeline.client.SLOW_S", 0.3)
+    layout = Layout(rows=8, segment=40, seed=3)
+    local = RowServer(Store.open(str(home / "local")), layout)
+    stream = walk(local, local.initial_state(), 150)
+    cache = PartCache(str(tmp_path / "cache"), 10_000_000)
+    server = RowServer(Store.open(f"{bucket}/store", cache), layout)
+    told: list[str] = []
+    client = RowClient(server, state=server.initial_state(), rows=(0, 8), warn=told.append)
+    longest_s = 0.0
+    for expected, state in stream:
+        began = time.monotonic()
+        batch, after = client.next()
+        longest_s = max(longest_s, time.monotonic() - began)
+        assert_equal_batches(batch, expected)
+        assert after == state
+    parts = [part.key for part in Store.open(str(home / "local")).manifest.parts if part.documents]
+    assert sorted(set(delay.parts)) == sorted(parts)
+    assert len(delay.parts) == len(parts), "a part was fetched twice"
+    # a step opens at most the documents of all rows, twice; each part takes a few questions
+    assert 0.3 < longest_s < 1.0 + 2 * layout.rows * 0.5
+    assert told
+    assert "come slowly from where the store lies" in told[0]
+    delay.close()

@@ -330,19 +330,6 @@ def test_a_run_moves_from_two_workers_to_one_and_back(
     ]
 
 
-def test_four_workers_killed_and_started_again_repeat_every_bit(
-    tiny_store: Path, tmp_path: Path
-) -> None:
-    """Two of anything cannot show it: the sum of two numbers has no order."""
-    whole, killed = (Ranks(tmp_path / name, tiny_store) for name in ("whole", "killed"))
-    whole.train(4)
-    killed.train_until(4, 12, signal_number=signal.SIGKILL)
-    killed.train(4)
-    assert losses(killed.folder) == losses(whole.folder)
-    last = RunFolder(killed.folder).attempts()[-1]
-    assert (last.world_size, last.start_step >= 5) == (4, True)
-
-
 def test_average_spikes_best_and_patience_are_the_same_after_a_resume(
     plan: TrainPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,7 +416,9 @@ def test_weights_that_overflow_stop_the_run_and_the_last_good_checkpoint_stays(
             assert all(bool(opened.get_tensor(name).isfinite().all()) for name in opened.keys())  # noqa: SIM118
 
 
-def test_a_run_that_gets_no_better_ends_with_its_best_checkpoint_kept(plan: TrainPlan) -> None:
+def test_a_run_that_gets_no_better_ends_with_its_best_checkpoint_kept(
+    plan: TrainPlan, tmp_path: Path
+) -> None:
     worse = replace(
         plan,
         trainer=replace(plan.trainer, steps=60),
@@ -448,3 +437,7 @@ def test_a_run_that_gets_no_better_ends_with_its_best_checkpoint_kept(plan: Trai
     kept = [path.name for path in RunFolder(worse.folder).checkpoints.iterdir()]
     assert f"step_{best:08d}-a0001" in kept
     assert train_here(worse).step == verdict.step  # and it does not go on by being started again
+    cut = replace(worse, folder=str(tmp_path / "cut"))
+    for stop in (best + 3, best + 6):  # nor is its patience new after a resume
+        assert train_here(cut, stop_after=stop).status == "stopped"
+    assert (train_here(cut).step, numbers(cut.folder)) == (verdict.step, numbers(worse.folder))

@@ -240,6 +240,32 @@ def test_one_call_in_flight_suffices_for_a_server_that_is_as_fast_as_the_loop(
     assert client.waited_s == pytest.approx(at_start)
 
 
+def test_a_wait_for_documents_that_are_being_built_is_counted_and_told_now_and_then() -> None:
+    class Built(RowServer):
+        there_at = 0.0
+
+        def ready(self, _state: RowsState, /) -> bool:
+            return clock.now >= self.there_at
+
+    clock = Clock()
+    server = Built(Positions([5, 9, 3, 7]), Layout(rows=2, segment=4))
+    told: list[str] = []
+    client = RowClient(
+        server, state=server.initial_state(), rows=(0, 2), warn=told.append, block=1, clock=clock
+    )
+    client.next()
+    for wait_s, words in ((5.0, 0), (100.0, 2), (20.0, 0), (200.0, 3)):
+        told.clear()
+        before, server.there_at = client.waited_s, clock.now + wait_s
+        while not client.ready():
+            clock.now += 0.05
+        client.next()
+        assert client.waited_s - before == pytest.approx(wait_s, abs=0.1)
+        assert len(told) == words
+        assert all("still being built" in one for one in told)
+        clock.now += 1.0  # a step
+
+
 def test_an_error_of_the_data_reaches_the_loop() -> None:
     documents = Positions([5, 9, 3, 7])
     server = RowServer(documents, Layout(rows=2, segment=4, shuffle="none"))

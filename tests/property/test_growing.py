@@ -188,6 +188,9 @@ def test_a_store_finished_as_another_one_is_refused(home: Path) -> None:
         store.grow()
 
 
-def test_nothing_that_is_built_is_no_growing_store(tmp_path: Path) -> None:
+def test_nothing_that_is_built_is_no_growing_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.growing.SILENCE_S", 0.1)
     with pytest.raises(DataError, match="nothing is being built there"):
         GrowingStore.open(str(tmp_path))

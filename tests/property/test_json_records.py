@@ -44,6 +44,8 @@ def broken(draw: st.DrawFn) -> bytes:
 @given(line=whole | broken())
 @example(line=b'{"text": "a", "text": "b"}')
 @example(line=b'{"text": "a", "id": 1, "id": "b"}')
+@example(line=b'{"text": "a", "id": true}')
+@example(line=b'{"text": "a", "id": 1.0}')
 @example(line=b'{"text": "a", "id": 18446744073709551617}')
 @example(line=b'{"text": "a", "n": ' + b"1" * 5_000 + b"}")
 @example(line=b'{"text": "a", "id": ' + b"1" * 4_300 + b"}")

@@ -97,3 +97,26 @@ def test_a_file_name_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")).write_text("")
     with pytest.raises(DataError, match="not valid Unicode"):
         list_inputs([str(tmp_path)])
+
+
+def test_a_list_stands_for_the_inputs_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus(tmp_path, "in/a b.txt", "in/é \u4e2d/\U0001f469\u200d.txt", "in/deep/c.txt", "@odd.txt")
+    listed = f"\ufeff# what we read\n\nin/a b.txt\r\n{tmp_path}/in/deep\nin/é*/*.txt"
+    (tmp_path / "my list").write_text(listed, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert (
+        names("@my list")
+        == names("in")
+        == ["a b.txt", "deep/c.txt", "é \u4e2d/\U0001f469\u200d.txt"]
+    )
+    assert names("@odd.txt") == ["@odd.txt"]  # a file that is called so
+    (tmp_path / "empty").write_text("# nothing\n\n")
+    for given, says in (
+        ("@nowhere", "nowhere can not be read as one"),
+        ("@in", "in can not be read as one"),
+        ("@empty", "names no input: every line of empty is blank"),
+    ):
+        with pytest.raises(DataError, match=says):
+            names(given)

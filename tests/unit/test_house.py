@@ -30,7 +30,7 @@ OWNERS = {
     "matplotlib": {"trainer/pictures.py"},
     "safetensors": {"model/weights.py", "trainer/checkpoint.py"},
     "pydantic": {"jobs/config.py"},
-    "pydantic_core": {"pipeline/json_records.py"},
+    "orjson": {"pipeline/json_records.py"},
 }
 CLOSED = {"pipeline": {"torch", "mlflow", "click"}, "model": {"numpy", "ray", "mlflow", "click"}}
 FILES = sorted(
