@@ -35,8 +35,8 @@ class Progress:
         self._said = clock()
         look = sys.stderr.isatty() if person is None else person
         self._lines: list[tqdm[NoReturn]] = []  # below the bar
-        scale = {"unit": "B", "unit_scale": True} if unit == "bytes" else {"unit": f" {unit}"}
-        self._bar = tqdm(desc=title, leave=False, **scale) if look else None
+        shown, scaled = ("B", True) if unit == "bytes" else (f" {unit}", False)
+        self._bar = tqdm(desc=title, unit=shown, unit_scale=scaled, leave=False) if look else None
 
     def __enter__(self) -> Self:
         return self
