@@ -63,7 +63,11 @@ def write(folder: Path, layout: str, stores: list[Path], *, steps: int) -> Path:
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     timed = ("seconds", "per_second", "attempt")
     return [
-        {key: value for key, value in line.items() if not key.endswith(timed)}
+        {
+            key: value
+            for key, value in line.items()
+            if not key.endswith(timed) and not key.startswith("system/")
+        }
         for line in RunFolder(folder / "run").lines()
     ]
 
