@@ -1,5 +1,6 @@
 """`longrow build`: a corpus and a tokenizer in, a store out, by Ray actors."""
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +13,7 @@ from jobs.progress import Progress
 from jobs.tokenizer import INPUTS_HELP
 from pipeline.build import build_store, prepare
 from pipeline.finish import BuildReport
-from pipeline.progress import BuildProgress
+from pipeline.progress import BuildProgress, Seen
 from pipeline.settings import BuildSettings
 
 
@@ -67,16 +68,31 @@ def command(
     return Outcome(facts={"store": out, **asdict(report)})
 
 
-def showing(progress: Progress) -> Callable[[BuildProgress], None]:
-    """What a build calls to be shown."""
+def showing(
+    progress: Progress, *, clock: Callable[[], float] = time.monotonic
+) -> Callable[[BuildProgress], None]:
+    """What a build calls to be shown: documents, tokens and their rate, and each actor's task."""
+    first: list[tuple[float, int]] = []  # clock and tokens when this build was first heard of
 
     def show(build: BuildProgress) -> None:
+        if not first:
+            first.append((clock(), build.tokens))
+        passed_s = clock() - first[0][0]
         note = f"{build.documents:,} documents, {build.tokens:,} tokens"
+        if passed_s > 0:
+            note += f", {(build.tokens - first[0][1]) / passed_s:,.0f} tokens/s"
         if build.rejected:
             note += f", {build.rejected:,} bad records"
-        progress.show(build.bytes_done, build.bytes, note)
+        progress.show(build.bytes_done, build.bytes, note, [_line(b) for b in build.builders])
 
     return show
+
+
+def _line(builder: Seen) -> str:
+    memory = f"{builder.peak_bytes / 1e6:,.0f} MB of memory"
+    if not builder.task:
+        return f"  actor {builder.builder}: between two tasks, {memory}"
+    return f"  actor {builder.builder}: {builder.task}, {builder.tokens:,} tokens, {memory}"
 
 
 def in_words(report: BuildReport) -> str:

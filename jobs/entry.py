@@ -1,5 +1,6 @@
 """What every command does around its own work: guard, environment, exit code, JSON."""
 
+import errno
 import json
 import os
 import signal
@@ -111,7 +112,7 @@ def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:
         if isinstance(error, SystemExit):
             raise
         code, message = explain(error)
-        if code is Exit.FAILED and "--debug" not in words:
+        if code is Exit.FAILED and "--debug" not in words and not _no_room(error):
             message += " " + _keep_traceback(error)
         if "--debug" in words:
             traceback.print_exception(error)
@@ -149,7 +150,16 @@ def explain(error: BaseException) -> tuple[Exit, str]:
         return Exit.BAD_USE, str(error)
     if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError):
         return Exit.BAD_USE, f"{error.filename}: {error.strerror}. Name another file or folder."
+    if isinstance(error, OSError) and _no_room(error):
+        return Exit.FAILED, (
+            f"{error.filename or 'The disk'}: {error.strerror}. Make room and run the command "
+            "again: what was done stays, and a rerun goes on from there."
+        )
     return Exit.FAILED, f"{type(error).__name__}: {error}"
+
+
+def _no_room(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def set_environment() -> None:

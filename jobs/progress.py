@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from tqdm import tqdm
 
@@ -34,7 +34,9 @@ class Progress:
         self._clock = clock
         self._said = clock()
         look = sys.stderr.isatty() if person is None else person
-        self._bar = tqdm(desc=title, unit=f" {unit}", leave=False) if look else None
+        self._lines: list[tqdm[NoReturn]] = []  # below the bar
+        shown, scaled = ("B", True) if unit == "bytes" else (f" {unit}", False)
+        self._bar = tqdm(desc=title, unit=shown, unit_scale=scaled, leave=False) if look else None
 
     def __enter__(self) -> Self:
         return self
@@ -45,12 +47,28 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        for line in reversed(self._lines):
+            line.close()
         if self._bar is not None:
             self._bar.close()
 
-    def show(self, done: int, total: int | None = None, note: str = "") -> None:
-        """Say that `done` of `total` is done; `note` is shown beside it."""
+    def show(
+        self, done: int, total: int | None = None, note: str = "", details: Sequence[str] = ()
+    ) -> None:
+        """Say that `done` of `total` is done.
+
+        Args:
+            done: In units.
+            total: In units, if known.
+            note: Shown beside it.
+            details: Lines that stand below the bar, for a person only.
+        """
         if self._bar is not None:
+            for place, detail in enumerate(details):
+                if place == len(self._lines):
+                    line = tqdm(bar_format="{desc}", position=place + 1, leave=False)
+                    self._lines.append(line)
+                self._lines[place].set_description_str(detail)
             self._bar.total = total
             self._bar.set_postfix_str(note, refresh=False)
             self._bar.update(done - self._bar.n)

@@ -21,11 +21,13 @@ from pipeline.store import Store
 MOST_NAMED = 1_000_000  # documents whose sources are counted one by one: seconds, not minutes
 SHOWN = 5  # sources, and rejects, in the text; all sources are in the JSON
 BAR = 40  # characters
+FIRST_LINES, FIRST_CHARS = 20, 2_000  # of a document
 
 
 @click.command("show", cls=Job)
 @click.argument("what", metavar="STORE|RUN|CHECKPOINT")
 @click.option("--doc", type=int, help="Of a store: show this document, by its number.")
+@click.option("--uid", default="", help="Of a store: show the first document with this id.")
 @click.option("--step", type=click.IntRange(1), help="Draw what the rows read around this step.")
 @click.option("--around", type=click.IntRange(0), default=4, help="With --step: steps beside it. 4")
 @click.option("--rows", type=int, help="With --step, of a store: rows. 16")
@@ -39,6 +41,7 @@ def command(
     what: str,
     *,
     doc: int | None,
+    uid: str,
     step: int | None,
     around: int,
     batch: int | None,
@@ -55,9 +58,11 @@ def command(
     layout = {name: value for name, value in layout.items() if value is not None}
     if batch is not None or step is not None or layout:
         return Outcome(facts=_rows(what, kind, step=step, around=around, batch=batch, **layout))
-    if doc is None and kind != "store":
+    if doc is None and not uid and kind != "store":
         return Outcome(facts=_show_run(what, kind))
     opened = Store.open(what)
+    if uid:
+        doc = _number(opened, uid, doc)
     if doc is None:
         facts = describe(opened)
         print(in_words(facts))
@@ -65,7 +70,7 @@ def command(
         facts = document(opened, doc)
         head = {name: value for name, value in facts.items() if name != "text"}
         print("\n".join(f"{name:<11} {value}" for name, value in head.items()))
-        print(f"\n{facts['text']}")
+        print(f"\n{beginning(facts['text'])}")
     return Outcome(facts=facts)
 
 
@@ -148,6 +153,25 @@ def document(store: Store, doc_id: int) -> dict[str, Any]:
     }
 
 
+def beginning(text: str) -> str:
+    """The first lines of a text, and how much follows them."""
+    shown = "".join(text[:FIRST_CHARS].splitlines(keepends=True)[:FIRST_LINES])
+    left = len(text) - len(shown)
+    return shown + (f"\n... {left:,} more characters; --json gives all." if left else "")
+
+
+def _number(store: Store, uid: str, doc: int | None) -> int:
+    if doc is not None:
+        raise click.UsageError("--doc and --uid each name a document: give one of them.")
+    found = store.find(uid)
+    if found is None:
+        raise click.UsageError(
+            f"--uid {uid}: no document of {store.url} has this id. A document without an id of its "
+            "own is called SOURCE:RECORD; rejects.jsonl names the records that were left out."
+        )
+    return found
+
+
 def in_words(facts: dict[str, Any]) -> str:
     """What `describe` found, for a person."""
     held_out = facts["splits"]["validation"]
@@ -159,9 +183,12 @@ def in_words(facts: dict[str, Any]) -> str:
         f"tokens      {facts['tokens']:,}, {held_out['tokens']:,} of them held out",
         f"text        {facts['bytes']:,} bytes, {per_token:.2f} a token",
         f"parts       {facts['parts']:,}, of {facts['vocab_size']:,} token ids",
-        f"left out    {bad:,} bad records, {facts['empty']:,} empty documents",
         f"duplicates  {facts['duplicate_ids']:,} ids stand at more than one document",
+        f"left out    {bad:,} bad records, {facts['empty']:,} empty documents",
     ]
+    if bad:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in facts["rejected"].items())
+        lines.append(f"            {reasons}; rejects.jsonl names each:")
     lines += [
         f"            {Reject(**reject).place}: {reject['reason']}"
         for reject in facts["first_rejects"]

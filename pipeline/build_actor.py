@@ -109,6 +109,8 @@ def _run(
         while waiting and len(running) < workers:
             index, actor = waiting.popleft(), crew.hire()
             running[actor.build.remote(tasks[index])] = index, actor
+        at_work = {str(tasks[index]) for index, _ in running.values()}
+        progress(during(done, crew.seen(at_work)))  # all are at work: nobody waits for an answer
         ended, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
         for reference in ended:
             index, actor = running.pop(reference)
@@ -131,7 +133,7 @@ def _run(
                 if publisher:
                     publisher.committed(index, records[index])
                 done = after(done, tasks[index], records[index])
-        progress(during(done, crew.seen({str(tasks[index]) for index, _ in running.values()})))
+    progress(during(done, crew.seen(set())))
     return [records[index] for index in range(len(tasks))]
 
 

@@ -54,7 +54,8 @@ class Builder:
 
     def seen(self) -> Seen:
         """How far the task is."""
-        running_s = time.process_time() - self._began_s if self._began_s is not None else 0.0
+        began_s = self._began_s  # another thread may end the task meanwhile
+        running_s = 0.0 if began_s is None else time.process_time() - began_s
         return Seen(
             task=str(self._task or ""),
             cpu_s=self._cpu_s + running_s,
@@ -80,7 +81,7 @@ class Builder:
             return self._commit(task)
         finally:
             self._cpu_s += time.process_time() - self._began_s
-            self._task = self._began_s = None
+            self._began_s = None  # the task stays: its end is not yet known to who asks
 
     def _commit(self, task: Task) -> TaskRecord:
         held = hold(task)

@@ -203,6 +203,10 @@ def writing_whole(url: str) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         half.replace(path)
+    except OSError as error:
+        if error.filename is None:  # a write does not say where
+            error.filename = str(path)
+        raise
     finally:
         half.unlink(missing_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)

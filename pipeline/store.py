@@ -156,6 +156,14 @@ class Store:
         part, row = self._locate(doc_id)
         return part.value("uid", row)
 
+    def find(self, uid: str) -> int | None:
+        """Number of the first document with this id; the ids of part after part are looked at."""
+        for index, base in enumerate(self._bases[:-1]):
+            row = self._part(index).uids().index(uid).as_py()
+            if row >= 0:
+                return base + row
+        return None
+
     def origin(self, doc_id: int) -> tuple[str, int]:
         """Source file of a document and the byte where its record begins there."""
         part, row = self._locate(doc_id)

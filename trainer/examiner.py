@@ -66,6 +66,14 @@ class Examiner:
         if self._group.rank == 0:
             self._folder.keep_steps_by_minutes(self._by_minutes)
 
+    def _put_off(self, step: int) -> None:
+        """What the clock wanted at `step` is not to be had: let it want again when it is time."""
+        if step in self._by_minutes:
+            self._by_minutes.discard(step)
+            self._began = self._clock()
+            if self._group.rank == 0:
+                self._folder.keep_steps_by_minutes(self._by_minutes)
+
     def counters(self) -> Counters:
         """The counters, with the time since the last evaluation, as a checkpoint holds them."""
         seconds = self._clock() - self._began if self._plan.evaluate.minutes else 0.0
@@ -78,9 +86,9 @@ class Examiner:
         if not (final or self._is_due(step)):
             return True
         store = whole_store(self._store, self._group, self._reporter, wait=final)
-        if store is None:
-            self._began = self._clock()
-            return not final  # the held-out documents are still being built, or we are to stop
+        if store is None:  # the held-out documents are still being built, or we are to stop
+            self._put_off(step)
+            return not final
         if not len(store.doc_ids("validation")):
             return True
         path = self._folder.evaluation(step)

@@ -1,6 +1,5 @@
 """A build that is killed goes on where it was, and nobody can see from the store that it was."""
 
-import hashlib
 import itertools
 import json
 import os
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from pipeline.progress import BuildProgress
 from pipeline.settings import BuildSettings, SettingsError
 from pipeline.store import Store
 from pipeline.tokenizer import train_tokenizer
+from tests.builders import builders, content, wait_for
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = BuildSettings(task_bytes=5_000, max_bad="5%")
@@ -59,23 +58,8 @@ def where(corpus: Path, out: str) -> dict[str, Any]:
     }
 
 
-def content(store: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(store.rglob("*"))
-        if path.is_file()
-    }
-
-
 def num_records(store: Path) -> int:
     return len(list(store.glob("parts/*.json")))
-
-
-def wait_for(holds: Callable[[], bool], *, timeout_s: float = 60) -> bool:
-    ends = time.monotonic() + timeout_s
-    while not holds() and time.monotonic() < ends:
-        time.sleep(0.002)
-    return holds()
 
 
 def script(corpus: Path, out: str, *, address: str = "", before: str = "") -> list[str]:
@@ -95,24 +79,6 @@ def script(corpus: Path, out: str, *, address: str = "", before: str = "") -> li
         f"task_bytes={SETTINGS.task_bytes}, max_bad={SETTINGS.max_bad!r})}}))"
     )
     return [sys.executable, "-c", code]
-
-
-def builders() -> dict[int, bool]:
-    """Processes of builder actors below this process or its Ray, and whether each is building."""
-    ours = {os.getpid()}
-    found: dict[int, bool] = {}
-    for stat in sorted(Path("/proc").glob("[0-9]*/stat"), key=lambda p: int(p.parent.name)):
-        try:
-            parent = int(stat.read_text().rsplit(")", 1)[1].split()[1])
-            title = (stat.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        pid = int(stat.parent.name)
-        if parent in ours:
-            ours.add(pid)
-            if title.startswith(b"ray::BuilderActor"):
-                found[pid] = title.startswith(b"ray::BuilderActor.build")
-    return found
 
 
 def test_a_driver_killed_again_and_again_ends_with_the_store_of_one_that_was_not(

@@ -86,6 +86,9 @@ def test_show_gives_a_document_back_as_it_was(box: Path) -> None:
     wanted = {json.loads(line)["id"]: json.loads(line)["text"] for line in lines}
     told = facts(longrow("show", str(box / "store"), "--doc", "7", "--json", module="jobs.cli"))
     assert told["text"] == wanted[str(told["id"])]
+    for uid in (min(wanted), max(wanted)):
+        named = facts(longrow("show", str(box / "store"), "--uid", uid, "--json"))
+        assert (named["id"], named["text"]) == (uid, wanted[uid])
 
 
 def test_a_command_runs_by_its_module_too(box: Path) -> None:
@@ -118,6 +121,8 @@ TRAIN = "tokenizer {box}/corpus.jsonl --out {box}/new"
         ("show", 2, "STORE"),
         ("show {box}/nosuch", 3, "nosuch"),
         ("show {box}/store --doc 40", 2, "0 to 39"),
+        ("show {box}/store --uid nobody", 2, "no document of"),
+        ("show {box}/store --uid x --doc 7", 2, "give one of them"),
         ("tokenizer {box}/nosuch --out {box}/new", 3, "nosuch"),
         ("tokenizer {box}/corpus.jsonl --out {box}/tokenizer.model", 2, "--force"),
         (f"{TRAIN} --vocab-size 9", 2, "262"),

@@ -300,7 +300,7 @@ def test_rows_of_a_slow_s3_store_are_those_of_the_local_one_and_each_part_comes_
 ) -> None:
     import fsspec
 
-    fsspec.filesystem("s3").put(str(home / "local"), f"{bucket}/store", recursive=True)
+    fsspec.filesystem("s3").put(str(home / "local"), f"{bucket}/slow", recursive=True)
     port = int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])
     delay = Delay(port, delay_s=0.1)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{delay.port}")
@@ -310,7 +310,7 @@ def test_rows_of_a_slow_s3_store_are_those_of_the_local_one_and_each_part_comes_
     local = RowServer(Store.open(str(home / "local")), layout)
     stream = walk(local, local.initial_state(), 150)
     cache = PartCache(str(tmp_path / "cache"), 10_000_000)
-    server = RowServer(Store.open(f"{bucket}/store", cache), layout)
+    server = RowServer(Store.open(f"{bucket}/slow", cache), layout)
     told: list[str] = []
     client = RowClient(server, state=server.initial_state(), rows=(0, 8), warn=told.append)
     longest_s = 0.0

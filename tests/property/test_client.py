@@ -254,7 +254,7 @@ def test_a_wait_for_documents_that_are_being_built_is_counted_and_told_now_and_t
         server, state=server.initial_state(), rows=(0, 2), warn=told.append, block=1, clock=clock
     )
     client.next()
-    for wait_s, words in ((5.0, 0), (100.0, 2), (20.0, 0), (200.0, 3)):
+    for wait_s, words in ((5.0, 0), (100.0, 2), (20.0, 0), (200.0, 4)):
         told.clear()
         before, server.there_at = client.waited_s, clock.now + wait_s
         while not client.ready():

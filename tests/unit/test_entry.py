@@ -1,7 +1,9 @@
 """A command ends with the code its end deserves, and says why in a sentence."""
 
+import errno
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from jobs import entry
 from jobs.entry import Exit, Job, Outcome, Terminated, explain, finish
 from model.config import ModelError
 from pipeline.errors import DataError
+from pipeline.files import writing_whole
 from pipeline.layout import RowsError
 from pipeline.settings import SettingsError
 from trainer.errors import ConfigError
@@ -76,6 +79,23 @@ def test_a_fault_of_ours_says_where_its_traceback_is(
     (kept,) = tmp_path.iterdir()
     assert str(kept) in said
     assert "Traceback" in kept.read_text()
+
+
+def test_a_full_disk_is_a_sentence_that_names_the_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def fill() -> None:
+        with writing_whole(str(tmp_path / "part.arrow")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as a write says it: no name
+
+    with pytest.raises(OSError, match="No space") as caught:
+        fill()
+    arrived = pickle.loads(pickle.dumps(caught.value))  # from an actor
+    assert finish(raising(arrived), []) is Exit.FAILED
+    assert capsys.readouterr().err == (
+        f"longrow: {tmp_path}/part.arrow: No space left on device. Make room and run the command "
+        "again: what was done stays, and a rerun goes on from there.\n"
+    )
 
 
 @pytest.mark.parametrize("error", [RuntimeError("odd"), DataError("odd")])
