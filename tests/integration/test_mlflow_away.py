@@ -13,7 +13,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from werkzeug.serving import BaseWSGIServer, make_server
 
-from trainer.tracking import TrackedRun, Tracker
+from trainer.tracking import AWAY, TRIES, TrackedRun, Tracker
 
 Answer = Callable[..., Any]  # WSGI's start_response
 TROUBLES = ["away", "403", "500", "503", "hangs"]
@@ -131,6 +131,23 @@ def test_what_comes_during_trouble_is_there_afterwards_once(server: Server, trou
     assert run.info.status == "FINISHED"
 
 
+@pytest.mark.parametrize("trouble", ["away", "403", "500"])
+def test_a_file_is_not_given_up_while_nothing_is_taken(server: Server, trouble: str) -> None:
+    warnings: list[str] = []
+    tracker = start(server, warnings)
+    server.be(trouble)
+    tracker.text("config.toml", "x")
+    deadline = time.monotonic() + 60
+    while tracker._tries <= TRIES:  # more refusals than a defect is granted
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    server.be("")
+    tracker.close("done")
+    assert len(warnings) == 1
+    files = MlflowClient(server.uri).list_artifacts(tracker.run_id)
+    assert [file.path for file in files] == ["config.toml"]
+
+
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_run_that_goes_on_does_not_wait_for_its_record(server: Server, trouble: str) -> None:
     warnings: list[str] = []
@@ -172,5 +189,6 @@ def test_a_locked_database_is_waited_for(tmp_path: Path) -> None:
         range(1, 30)
     )
     assert len(warnings) == 1
+    assert AWAY.search(warnings[0])  # so that it is no defect of what was sent
     found = client.get_run(tracker.run_id)
     assert len(client.search_logged_models([found.info.experiment_id])) == 1
