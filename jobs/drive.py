@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from jobs.config import RunConfig
-from jobs.entry import Exit, Terminated
+from jobs.entry import Exit, Terminated, sent
 from jobs.progress import Progress
 from jobs.samples import write_samples
 from jobs.track import Track, track
@@ -127,7 +127,7 @@ def drive(
     changed = _check_it_is_this_run(folder, plan)
     with ExitStack() as stack:
         stack.enter_context(_ray_for(config, ray_is_up=ray_is_up))
-        wish = stack.enter_context(stop_wish())
+        wish = stack.enter_context(stop_wish(sent()))
         new = not folder.path.exists()
         _make_folder(config, folder)
         if is_first_rank(config):

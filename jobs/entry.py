@@ -86,6 +86,7 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> NoRet
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     set_environment()
+    _raise_on(signal.SIGINT)
     raise_on_sigterm()
     sys.exit(finish(lambda: _call(command, words), words))
 
@@ -185,11 +186,27 @@ def scratch() -> Iterator[None]:
 
 def raise_on_sigterm() -> None:
     """Let SIGTERM unwind the process instead of ending it; after `ray.init`, which sets its own."""
+    _raise_on(signal.SIGTERM)
 
+
+def sent() -> signal.Signals | None:
+    """The first signal that was to unwind this process.
+
+    An exception that comes out of nowhere may meet a library's `except:` and be lost there, seen
+    while libraries are imported: who owns the signals next asks here.
+    """
+    return _SENT[0] if _SENT else None
+
+
+_SENT: list[signal.Signals] = []
+
+
+def _raise_on(number: signal.Signals) -> None:
     def handler(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise Terminated
+        _SENT.append(number)
+        raise KeyboardInterrupt if number is signal.SIGINT else Terminated
 
-    signal.signal(signal.SIGTERM, handler)
+    signal.signal(number, handler)
 
 
 class StrangersError(ImportError):

@@ -31,12 +31,16 @@ class StopWish:
 
 
 @contextmanager
-def stop_wish() -> Iterator[StopWish]:
+def stop_wish(came: signal.Signals | None = None) -> Iterator[StopWish]:
     """Own SIGINT and SIGTERM for the `with` block; enter it after `ray.init`, which takes SIGTERM.
 
     The handlers only remember. In the main thread only, as Python demands.
+
+    Args:
+        came: What was sent before, and has not ended the process.
     """
     wish = StopWish()
+    wish.signal = came
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, wish.ask) for number in numbers}
     try:

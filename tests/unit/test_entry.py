@@ -175,6 +175,35 @@ def test_a_signal_unwinds_the_command_and_gives_its_code(number: int, code: Exit
     assert "Traceback" not in err
 
 
+LOSING = """
+import sys, time, click
+from jobs.entry import Job, run, sent
+from trainer.signals import stop_wish
+
+@click.command("wait", cls=Job)
+def wait():
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    except:
+        pass
+    with stop_wish(sent()) as wish:
+        print(wish.reason())
+
+run(wait, sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_a_library_swallows_is_not_forgotten(number: signal.Signals) -> None:
+    process = subprocess.Popen([sys.executable, "-c", LOSING], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert out == f"{number.name} was received\n"
+
+
 def test_a_wrong_option_is_bad_use_and_names_the_help() -> None:
     @click.command("build", cls=Job)
     def build() -> Outcome:
