@@ -227,32 +227,36 @@ def _rows(
     Raises:
         click.UsageError: Options that do not go together.
     """
+    newest = None  # nothing is past, nothing to come
     if kind == "run":
         from jobs.find import find_run
-        from jobs.show_batch import anchor_of, show_batch
+        from jobs.past_rows import anchors_around, newest_step
+        from jobs.show_batch import show_batch
 
         if layout:
             raise click.UsageError(f"--{next(iter(layout))} is of a store; a run has its own rows.")
         if batch is not None:
             return show_batch(find_run(what), batch)
-        _, here = anchor_of(find_run(what), (step or 1) - 1)
-        first = max(here.state.first_step, (step or 1) - 1 - around)
-        store, anchor = anchor_of(find_run(what), first)
+        folder, here = find_run(what), step or 1
+        newest = newest_step(folder)
+        store, anchors = anchors_around(folder, max(0, here - 1 - around), here - 1 + around)
     else:
         if batch is not None or kind == "checkpoint":
             raise click.UsageError(f"{what} is a {kind}: --batch shows what a run read.")
         store = Store.open(what)
-        anchor = first_anchor(
-            Layout(**layout),
-            store=what,
-            store_fingerprint=store.fingerprint,
-            sources=len(mixed(store.by_length("train")).sources),
-        )
+        anchors = [
+            first_anchor(
+                Layout(**layout),
+                store=what,
+                store_fingerprint=store.fingerprint,
+                sources=len(mixed(store.by_length("train")).sources),
+            )
+        ]
     if step is None:
         raise click.UsageError("--rows and the like draw rows around a step: add --step.")
     from jobs.show_rows import show_rows
 
-    return show_rows(store, anchor, step=step, around=around)
+    return show_rows(store, anchors, step=step, around=around, newest=newest)
 
 
 def _show_run(what: str, kind: str) -> dict[str, Any]:

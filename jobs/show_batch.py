@@ -5,14 +5,12 @@ from typing import Any
 
 import click
 
-from jobs.find import config_of
-from pipeline.anchors import Anchor, at, first_anchor
+from jobs.past_rows import anchor_of
+from pipeline.anchors import at
 from pipeline.batch import Batch, digest
-from pipeline.lengths import mixed
 from pipeline.mixture import Mixture
 from pipeline.server import RowServer
 from pipeline.store import Store
-from trainer.anchors import nearest_anchor
 from trainer.errors import ConfigError
 from trainer.run_folder import RunFolder
 
@@ -59,32 +57,6 @@ def show_batch(folder: RunFolder, step: int) -> dict[str, Any]:
         for piece in row["pieces"]:
             click.echo(_in_words(piece))
     return facts
-
-
-def anchor_of(folder: RunFolder, step: int) -> tuple[Store, Anchor]:
-    """The store of a run, and a state of its rows at or before `step` steps done.
-
-    Raises:
-        ConfigError: The run names no store.
-        DataError: Another store lies there now.
-    """
-    anchor = nearest_anchor(folder, step)
-    if anchor is None:  # a run from before there were anchors: its rows never changed
-        config = config_of(folder)
-        store = Store.open(config.data.reads)
-        sources = len(mixed(store.by_length("train")).sources)
-        return store, first_anchor(
-            config.rows, store=store.url, store_fingerprint=store.fingerprint, sources=sources
-        )
-    store = Store.open(anchor.store)
-    # A store that was built meanwhile had none yet; the documents are held against the state.
-    if anchor.store_fingerprint not in ("", store.fingerprint):
-        raise ConfigError(
-            f"{anchor.store} has fingerprint {store.fingerprint[:12]}, the run read "
-            f"{anchor.store_fingerprint[:12]}: the store was built anew since, and its old texts "
-            "cannot be shown."
-        )
-    return store, anchor
 
 
 def _line(folder: RunFolder, step: int) -> dict[str, Any]:

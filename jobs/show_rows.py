@@ -1,5 +1,6 @@
 """`longrow show ... --step`: which document each row reads around a step, as a drawing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +8,9 @@ import click
 import numpy as np
 
 from pipeline.anchors import Anchor, at
+from pipeline.errors import DataError
+from pipeline.layout import Layout
+from pipeline.lengths import Mixed, Source
 from pipeline.rows import Reading, Table, Walk
 from pipeline.store import Store
 
@@ -16,23 +20,46 @@ FILLS = "─═"  # documents that follow each other in a row look different
 PAD = "·"
 
 
-def show_rows(store: Store, anchor: Anchor, *, step: int, around: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Steps that follow each other in the same rows."""
+
+    layout: Layout
+    readings: list[Reading]
+
+    @property
+    def first(self) -> int:
+        """From 1."""
+        return self.readings[0].step + 1
+
+    @property
+    def last(self) -> int:
+        return self.readings[-1].step + 1
+
+
+def show_rows(
+    store: Store, anchors: Sequence[Anchor], *, step: int, around: int, newest: int | None = None
+) -> dict[str, Any]:
     """Print and draw what the rows read around a step.
 
     Args:
         store: The documents.
-        anchor: A state of the rows at or before it.
+        anchors: A state of the rows at or before it; and one wherever other rows were dealt.
         step: From 1, as the lines of metrics.jsonl count: the step that made `step` steps done.
         around: Steps drawn on either side of it.
+        newest: The last step of a run; those after it are marked. None: of no run.
 
     Returns:
         JSON types: for each row the stretches of documents that it reads at the step.
     """
-    lengths, layout = store.by_length("train"), anchor.layout
-    first = max(anchor.state.first_step, step - 1 - around, anchor.state.step)
-    walk = Walk(lengths, layout, at(anchor, lengths, first).state)
-    readings = [walk.next_reading() for _ in range(step + around - first)]
-    here = readings[step - 1 - first]
+    stretches = walked(store.by_length("train"), anchors, step=step, around=around)
+    found = next((one for one in stretches if one.first <= step <= one.last), None)
+    if found is None:
+        raise DataError(
+            f"Step {step} cannot be shown: the anchor where its rows began is damaged. The first "
+            f"step after it that is known is {stretches[-1].first}."
+        )
+    layout, here = found.layout, found.readings[step - found.first]
     facts = {
         "store": store.url,
         "rows": layout.rows,
@@ -41,6 +68,16 @@ def show_rows(store: Store, anchor: Anchor, *, step: int, around: int) -> dict[s
         "shuffle": layout.shuffle,
         "boundary": layout.boundary,
         "step": step,
+        "newest_step": newest,
+        "drawn": [
+            {
+                "first_step": one.first,
+                "last_step": one.last,
+                "rows": one.layout.rows,
+                "segment": one.layout.segment,
+            }
+            for one in stretches
+        ],
         "sources": [
             {
                 "epoch": source.epoch,
@@ -52,13 +89,50 @@ def show_rows(store: Store, anchor: Anchor, *, step: int, around: int) -> dict[s
         "reads": [_stretch(store, piece) for piece in _table(here.pieces)],
     }
     click.echo(_head(facts))
-    click.echo("\n".join(draw(readings, rows=layout.rows, segment=layout.segment, step=step)))
+    for number, one in enumerate(stretches):
+        if number:
+            click.echo(
+                f"\nfrom step {one.first:,} on the rows are dealt anew: {one.layout.rows} rows of "
+                f"{one.layout.segment} tokens"
+            )
+        drawing = draw(
+            one.readings,
+            rows=one.layout.rows,
+            segment=one.layout.segment,
+            step=step,
+            newest=newest,
+        )
+        click.echo("\n".join(drawing))
     click.echo("")
     click.echo("\n".join(_list(facts["reads"], layout.rows)))
     return facts
 
 
-def draw(readings: list[Reading], *, rows: int, segment: int, step: int) -> list[str]:
+def walked(
+    lengths: Source | Mixed, anchors: Sequence[Anchor], *, step: int, around: int
+) -> list[Stretch]:
+    """What was read around a step, from each anchor to where the rows were dealt anew.
+
+    Args:
+        lengths: The documents.
+        anchors: As of `show_rows`.
+        step: From 1.
+        around: Steps on either side of it.
+    """
+    stops = [*(anchor.state.first_step for anchor in anchors[1:]), step + around]
+    found: list[Stretch] = []
+    for anchor, stop in zip(anchors, stops, strict=True):
+        first = max(0, step - 1 - around, anchor.state.step)
+        if first < stop:
+            walk = Walk(lengths, anchor.layout, at(anchor, lengths, first).state)
+            readings = [walk.next_reading() for _ in range(stop - first)]
+            found.append(Stretch(layout=anchor.layout, readings=readings))
+    return found
+
+
+def draw(
+    readings: list[Reading], *, rows: int, segment: int, step: int, newest: int | None = None
+) -> list[str]:
     """A line for each row: `|` where a document begins, its number, and a bar to its end.
 
     Args:
@@ -66,18 +140,28 @@ def draw(readings: list[Reading], *, rows: int, segment: int, step: int) -> list
         rows: B.
         segment: L.
         step: The step to point at, from 1.
+        newest: The last step that was taken; those after it are to come.
     """
     shown = min(rows, SHOWN)
     width = len(str(rows - 1))
     ruler = "".join(f"{reading.step + 1:<{CELLS}}" for reading in readings)
-    point = " " * (step - 1 - readings[0].step) * CELLS + "▼" * CELLS
-    lines = [f"{'step':>{width + 4}}  {ruler.rstrip()}", f"{'':>{width + 4}}  {point}"]
+    marks = "".join(_mark(reading.step + 1, step, newest) for reading in readings)
+    lines = [f"{'step':>{width + 4}}  {ruler}".rstrip()]
+    if marks.strip():
+        lines.append(f"{'':>{width + 4}}  {marks}".rstrip())
     for row in range(shown):
         runs = _runs(readings, row, segment)
         lines.append(f"row {row:>{width}}  {_line(runs, len(readings) * CELLS)}")
     if rows > shown:
         lines.append(f"and {rows - shown:,} rows more")
     return lines
+
+
+def _mark(number: int, step: int, newest: int | None) -> str:
+    """What stands under a step's number."""
+    if number == step:
+        return "▼" * CELLS
+    return f"{'to come' if newest is not None and number > newest else '':<{CELLS}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +205,13 @@ def _head(facts: dict[str, Any]) -> str:
         f"{source['tokens_dealt']:,} tokens dealt, in epoch {source['epoch']}"
         for source in facts["sources"]
     )
+    newest = facts["newest_step"]
+    coming = newest is not None and facts["step"] > newest
     return (
-        f"{facts['rows']} rows of {facts['segment']} tokens a step, seed {facts['seed']}, shuffle "
-        f"{facts['shuffle']}, boundary {facts['boundary']}\nafter step {facts['step']:,}: {dealt}\n"
+        (f"step {facts['step']:,} is to come: the run has done {newest:,}\n" if coming else "")
+        + f"{facts['rows']} rows of {facts['segment']} tokens a step, seed {facts['seed']}, "
+        f"shuffle {facts['shuffle']}, boundary {facts['boundary']}\n"
+        f"after step {facts['step']:,}: {dealt}\n"
     )
 
 

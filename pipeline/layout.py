@@ -5,6 +5,7 @@ from typing import Any, Literal, overload
 
 from pipeline.errors import DataError
 from pipeline.lengths import Int64s, Mixed
+from pipeline.lockstep import rows_served
 from pipeline.order import Shuffle
 
 Boundary = Literal["pack", "pad"]
@@ -72,13 +73,14 @@ def check_layout(
     """Refuse, before anything starts, rows that the documents or the workers cannot fill.
 
     Raises:
-        DataError: Fewer documents than rows.
+        DataError: Fewer documents than rows, or a source of a mixture with too few for its share.
         RowsError: The rows cannot be shared out evenly.
     """
     if isinstance(documents, int):
         check_documents(layout.rows, documents)
     else:
         check_sources(layout.rows, documents)
+        check_lockstep(layout, documents)
     check_shares(layout.rows, world_size=world_size, accumulation=accumulation)
 
 
@@ -122,6 +124,33 @@ def check_sources(rows: int, mixture: Mixed) -> None:
             f"{mixture.weights[i]} in {total}: they would read the same text at the same time. "
             "Give it a lower weight, set rows.rows lower, or cut its long documents into more with "
             "`longrow build --max-document-tokens N`."
+        )
+
+
+def check_lockstep(layout: Layout, mixture: Mixed) -> None:
+    """Refuse rows of which more may read a source at a time than it has documents.
+
+    A source with a document for each row is never refused; one with fewer where its share and the
+    lengths do not rule it out (lockstep.py). That reads all lengths, so it is for a run's start.
+
+    Raises:
+        DataError: Some rows might read the same text in lockstep.
+    """
+    counts = [source.count for source in mixture.sources]
+    few = [i for i in range(len(counts)) if counts[i] < layout.rows]
+    if len(counts) == 1 or not few:
+        return
+    served = {i: rows_served(mixture, i, layout.taken) for i in few}
+    i = min(few, key=lambda i: served[i])
+    if served[i] < layout.rows:
+        longest = max(source.longest for source in mixture.sources)
+        raise DataError(
+            f"Store {i} of the mixture holds {counts[i]:,} training documents, fewer than the "
+            f"{layout.rows:,} rows, and with weight {mixture.weights[i]} in {sum(mixture.weights)} "
+            f"and documents of up to {longest:,} tokens in the mixture more rows than it has "
+            "documents may read it: they would read the same text at the same time. Set rows.rows "
+            f"to {served[i]:,} or less, or cut the long documents of the stores into more with "
+            "`longrow build --max-document-tokens N`; or give it a lower weight."
         )
 
 

@@ -24,6 +24,11 @@ class Source(Protocol):
         """Documents."""
         ...
 
+    @property
+    def longest(self) -> int:
+        """Text tokens of the longest document; all are looked at."""
+        ...
+
     def at(self, place: Int64s, /) -> tuple[Int64s, Int64s]:
         """doc_id and num_tokens of the documents at places (N,), each in 0 .. count - 1."""
         ...
@@ -48,6 +53,10 @@ class Lengths:
     @property
     def count(self) -> int:
         return len(self.doc_id)
+
+    @property
+    def longest(self) -> int:
+        return int(self.num_tokens.max(initial=0))
 
     def at(self, place: Int64s) -> tuple[Int64s, Int64s]:
         return self.doc_id[place], self.num_tokens[place]
@@ -91,6 +100,15 @@ class SplitLengths:
     @property
     def count(self) -> int:
         return int(self._before[-1])
+
+    @property
+    def longest(self) -> int:
+        found = 0
+        for low in range(0, len(self._splits), _AT_ONCE * _BLOCK):
+            here = slice(low, low + _AT_ONCE * _BLOCK)
+            ours = self._splits[here] == self._split
+            found = max(found, int(self._num_tokens[here].max(where=ours, initial=0)))
+        return found
 
     def at(self, place: Int64s) -> tuple[Int64s, Int64s]:
         if self.count == len(self._splits):

@@ -67,7 +67,8 @@ def open_mixture(name: str, cache: PartCache | None = None) -> "Mixture":
     """Open a mixture by its name.
 
     Raises:
-        DataError: A store cannot be read, or they are not of one tokenizer.
+        DataError: A store cannot be read, two hold the same documents, or they are not of one
+            tokenizer and one held_out.
     """
     try:
         told = json.loads(name.removeprefix(MIXTURE))
@@ -149,7 +150,7 @@ class Mixture(Store):
 
 def _check_alike(stores: Sequence[Store]) -> None:
     first = stores[0]
-    seen: dict[str, str] = {}
+    seen: dict[tuple[int, int, int], list[Store]] = {}
     for store in stores:
         ours, theirs = (
             (one.manifest.tokenizer, one.vocab_size, one.bos, one.eod) for one in (first, store)
@@ -160,12 +161,32 @@ def _check_alike(stores: Sequence[Store]) -> None:
                 f"{theirs[0][:12]} with {theirs[1]:,}: one model reads one tokenizer. Build them "
                 "with the same `--tokenizer FILE`."
             )
-        if other := seen.get(store.fingerprint):
+        if first.manifest.held_out != store.manifest.held_out:
             raise DataError(
-                f"{store.url} holds the same documents as {other}: name a store once, with the sum "
-                "of its weights."
+                f"{first.url} was built with --held-out {first.manifest.held_out}, {store.url} "
+                f"with --held-out {store.manifest.held_out}: a text that stands in both would be "
+                "trained on and scored as held out. Build them with the same `--held-out`."
             )
-        seen[store.fingerprint] = store.url
+        manifest = store.manifest
+        alike = seen.setdefault((manifest.documents, manifest.tokens, manifest.bytes), [])
+        for other in alike:
+            if _same_documents(store, other):
+                raise DataError(
+                    f"{store.url} holds the same documents as {other.url}: name a store once, with "
+                    "the sum of its weights."
+                )
+        alike.append(store)
+
+
+def _same_documents(store: Store, other: Store) -> bool:
+    """Whether two stores of equal counts are of one corpus: by fingerprint, or by their ends.
+
+    A fingerprint tells tasks of another size, or a drop list, from none; the documents do not.
+    """
+    return store.fingerprint == other.fingerprint or all(
+        np.array_equal(store.read(doc_id), other.read(doc_id))
+        for doc_id in (0, store.manifest.documents - 1)
+    )
 
 
 def _joined(manifests: Sequence[Manifest], weights: tuple[int, ...]) -> Manifest:

@@ -5,7 +5,7 @@ one too, as long as it is kept. From the nearest of them any batch of the run is
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pipeline.anchors import EVERY, Anchor
@@ -36,17 +36,28 @@ def keep_anchor(folder: RunFolder, plan: TrainPlan, state: RowsState) -> None:
     write_whole(str(path), (json.dumps(anchor.to_json()) + "\n").encode())
 
 
-def nearest_anchor(folder: RunFolder, step: int) -> Anchor | None:
+def nearest_anchor(
+    folder: RunFolder, step: int, say: Callable[[str], None] = lambda _: None
+) -> Anchor | None:
     """The whole anchor, or checkpoint, that is nearest to `step` steps done and not past it.
 
     Of a checkpoint and an anchor of one step the anchor is taken: at a change of the rows it holds
     those that came after.
+
+    Args:
+        folder: The run's.
+        step: Steps done.
+        say: Is told of each damaged one that is passed over.
     """
     for _, is_anchor, path in sorted(_places(folder, step), reverse=True):
         try:
             return _read(path) if is_anchor else _of_checkpoint(path)
-        except DataError:
-            continue  # an older one gives the same, with a longer walk
+        except DataError as error:
+            # An older one gives the same with a longer walk, but for rows that began right here.
+            say(
+                f"{path} is damaged and passed over for an older one ({error}). If `--reshard` "
+                "dealt other rows there, what is shown after it is not what was read."
+            )
     return None
 
 

@@ -10,7 +10,9 @@ import torch
 
 import trainer.anchors
 import trainer.loop
+from jobs.past_rows import anchors_around
 from jobs.show_batch import show_batch
+from jobs.show_rows import walked
 from pipeline.batch import Batch, digest
 from pipeline.client import RowClient
 from pipeline.layout import Layout
@@ -188,3 +190,52 @@ def test_new_rows_are_the_runs_from_their_first_step_on(
     assert (verdict.status, verdict.step) == ("done", 6)
     assert not any("dealt anew" in note for note in notes)
     assert_shown_as_read(tmp_path / "run", read, 6)
+
+
+def test_rows_around_a_step_are_drawn_as_read_across_a_reshard_and_the_rest_is_to_come(
+    tiny_store: Path, tmp_path: Path, read: Read, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tiny_plan(tiny_store, tmp_path / "run", steps=3)
+    train_here(plan)
+    moved = replace(until(plan, 6), layout=Layout(rows=2, segment=10, seed=3))
+    assert train_here(replace(moved, reshard=True))[0].status == "done"
+    (tmp_path / "run" / "config.json").write_text("{}")
+    lengths = Store.open(str(tiny_store)).by_length("train")
+    for step, around in ((3, 5), (5, 4), (1, 1)):
+        first, last = max(0, step - 1 - around), step - 1 + around
+        _, anchors = anchors_around(RunFolder(tmp_path / "run"), first, last)
+        stretches = walked(lengths, anchors, step=step, around=around)
+        drawn = {reading.step + 1: reading for one in stretches for reading in one.readings}
+        assert list(drawn) == list(range(first + 1, last + 2))
+        for number in sorted(set(drawn) & set(read)):
+            batch = read[number][1]
+            told = {(int(p["row"]), int(p["column"])): p for p in drawn[number].pieces}
+            for (row, column), piece in told.items():
+                assert piece["doc_id"] == batch.doc_id[row, column]
+                assert piece["offset"] == batch.offset[row, column]
+            assert sum(int(p["count"]) for p in told.values()) == batch.tokens.size
+    capsys.readouterr()
+    assert code_of("show", str(tmp_path / "run"), "--step", "3", "--around", "5", "--json") == 0
+    out = capsys.readouterr().out
+    facts = json.loads(out.splitlines()[-1])
+    assert [tuple(one.values()) for one in facts["drawn"]] == [(1, 3, 4, 16), (4, 8, 2, 10)]
+    assert "from step 4 on the rows are dealt anew: 2 rows of 10 tokens" in out
+    assert out.count("to come") == 2  # 7 and 8
+    assert code_of("show", str(tmp_path / "run"), "--step", "8") == 0
+    assert "step 8 is to come: the run has done 6" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("read")  # for its anchors
+def test_a_damaged_anchor_that_is_passed_over_is_named(
+    tiny_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tiny_plan(tiny_store, tmp_path / "run", steps=4)
+    train_here(replace(plan, checkpoint=replace(plan.checkpoint, every=100)))
+    (tmp_path / "run" / "config.json").write_text("{}")
+    damaged = tmp_path / "run" / "anchors" / "step_00000003.json"
+    damaged.write_text('{"version": 1')
+    for words in (("--batch", "4"), ("--step", "4")):
+        capsys.readouterr()
+        assert code_of("show", str(tmp_path / "run"), *words) == 0
+        told = capsys.readouterr().err.splitlines()
+        assert [f"{damaged} is damaged and passed over" in line for line in told] == [True]

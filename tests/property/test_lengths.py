@@ -26,6 +26,7 @@ def test_a_mapped_split_is_the_split(count: int, seed: int, share: float, base: 
         rows = np.flatnonzero(splits == split)
         found = SplitLengths(num_tokens, splits, split, base=base)
         assert found.count == len(rows)
+        assert found.longest == max(num_tokens[rows], default=0)
         places = random.permutation(len(rows))
         doc_id, lengths = found.at(places)
         np.testing.assert_array_equal(doc_id, rows[places] + base)
@@ -41,6 +42,7 @@ class Endless:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.longest = 160
 
     def at(self, place: Int64s) -> tuple[Int64s, Int64s]:
         return place, 60 + place * 37 % 101

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -21,7 +22,16 @@ from tests.command import code_of
 from trainer.errors import ConfigError
 
 
-def built(folder: Path, name: str, texts: list[str], *, vocab_size: int = 258) -> Path:
+def built(
+    folder: Path,
+    name: str,
+    texts: list[str],
+    *,
+    vocab_size: int = 258,
+    held_out: float = 0.3,
+    task_bytes: int = BuildSettings().task_bytes,
+    dedup: Literal["off", "exact"] = "off",
+) -> Path:
     corpus, model = folder / f"{name}.jsonl", folder / f"{vocab_size}.model"
     corpus.write_text("\n".join(json.dumps({"id": name, "text": text}) for text in texts))
     if not model.exists():
@@ -31,7 +41,9 @@ def built(folder: Path, name: str, texts: list[str], *, vocab_size: int = 258) -
         [str(corpus)],
         tokenizer=str(model),
         out=str(folder / name),
-        settings=BuildSettings(held_out=0.3, max_bad="100%"),
+        settings=BuildSettings(
+            held_out=held_out, max_bad="100%", task_bytes=task_bytes, dedup=dedup
+        ),
     )
     return folder / name
 
@@ -121,6 +133,35 @@ def test_stores_of_two_tokenizers_are_refused_with_both_named(
 def test_a_store_named_twice_is_refused(stores: list[Path]) -> None:
     with pytest.raises(DataError, match="holds the same documents as"):
         mixture_of([stores[0], stores[0]], 1, 1)
+
+
+def test_stores_of_two_held_out_parts_are_refused_with_both_named(tmp_path: Path) -> None:
+    texts = [f"page {number}" for number in range(60)]
+    few = built(tmp_path, "few", texts, held_out=0.05)
+    many = built(tmp_path, "many", texts, held_out=0.5)
+    with pytest.raises(
+        DataError, match=rf"{few} was built with --held-out 0.05, {many} with --held-out 0.5:"
+    ):
+        mixture_of([few, many], 1, 1)
+
+
+@pytest.mark.parametrize("change", [{"task_bytes": 64}, {"dedup": "exact"}])
+def test_one_corpus_built_in_another_way_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    texts = [f"page {number % 35}" for number in range(40)]
+    ours, theirs = built(tmp_path, "ours", texts), built(tmp_path, "theirs", texts, **change)
+    assert Store.open(str(ours)).fingerprint != Store.open(str(theirs)).fingerprint
+    with pytest.raises(DataError, match=rf"{theirs} holds the same documents as {ours}"):
+        mixture_of([ours, theirs], 1, 1)
+
+
+def test_stores_of_equal_counts_and_other_texts_are_mixed(tmp_path: Path) -> None:
+    ours, theirs = (
+        built(tmp_path, name, [f"{name} {number}" for number in range(9)]) for name in ("a", "b")
+    )
+    manifests = [Store.open(str(store)).manifest for store in (ours, theirs)]
+    counts = [(one.documents, one.tokens, one.bytes) for one in manifests]
+    assert counts[0] == counts[1]
+    assert mixture_of([ours, theirs], 1, 1).documents == 18
 
 
 def test_a_store_too_small_for_its_share_of_the_rows_is_refused(stores: list[Path]) -> None:

@@ -1,0 +1,89 @@
+"""Where a run's rows stood: the store it read, and its anchors around a step that was taken."""
+
+from collections.abc import Callable
+
+import click
+
+from jobs.find import config_of
+from pipeline.anchors import Anchor, first_anchor
+from pipeline.lengths import mixed
+from pipeline.store import Store
+from trainer.anchors import nearest_anchor
+from trainer.errors import ConfigError
+from trainer.run_folder import RunFolder
+
+
+def anchors_around(folder: RunFolder, first: int, last: int) -> tuple[Store, list[Anchor]]:
+    """The store of a run, and an anchor for each stretch of the same rows in [first, last].
+
+    Args:
+        folder: The run's.
+        first: Steps done before the first step that is wanted.
+        last: Steps done before the last one.
+
+    Returns:
+        The first anchor is at or before `first`; each further one is where the rows were dealt
+        anew (or after it, if what was kept there is damaged).
+
+    Raises:
+        ConfigError: As `anchor_of`.
+    """
+    say = _once()
+    store, anchor = anchor_of(folder, last, say)
+    found: list[Anchor] = []
+    while (began := anchor.state.first_step) > first:
+        _, begin = anchor_of(folder, began, say)
+        found.insert(0, begin if begin.state.first_step == began else anchor)
+        _, anchor = anchor_of(folder, began - 1, say)
+    if anchor.state.step > first:
+        _, anchor = anchor_of(folder, first, say)
+    return store, [anchor, *found]
+
+
+def anchor_of(
+    folder: RunFolder, step: int, say: Callable[[str], None] | None = None
+) -> tuple[Store, Anchor]:
+    """The store of a run, and a state of its rows at or before `step` steps done.
+
+    Args:
+        folder: The run's.
+        step: Steps done.
+        say: Is told of a damaged anchor that was passed over; standard error without it.
+
+    Raises:
+        ConfigError: The run names no store, or another store lies there now.
+    """
+    anchor = nearest_anchor(folder, step, say or _once())
+    if anchor is None:  # a run from before there were anchors: its rows never changed
+        config = config_of(folder)
+        store = Store.open(config.data.reads)
+        sources = len(mixed(store.by_length("train")).sources)
+        return store, first_anchor(
+            config.rows, store=store.url, store_fingerprint=store.fingerprint, sources=sources
+        )
+    store = Store.open(anchor.store)
+    # A store that was built meanwhile had none yet; the documents are held against the state.
+    if anchor.store_fingerprint not in ("", store.fingerprint):
+        raise ConfigError(
+            f"{anchor.store} has fingerprint {store.fingerprint[:12]}, the run read "
+            f"{anchor.store_fingerprint[:12]}: the store was built anew since, and its old texts "
+            "cannot be shown."
+        )
+    return store, anchor
+
+
+def newest_step(folder: RunFolder) -> int:
+    """The last step that the run tells of; 0 before the first."""
+    return max((line["step"] for line in folder.lines() if line["kind"] == "step"), default=0)
+
+
+def _once() -> Callable[[str], None]:
+    """Says each sentence to a person once, however often an anchor is looked for."""
+    said: set[str] = set()
+
+    def say(sentence: str) -> None:
+        if sentence not in said:
+            said.add(sentence)
+            click.echo(f"longrow: {sentence}", err=True)
+
+    return say
