@@ -234,7 +234,7 @@ def test_a_damaged_anchor_that_is_passed_over_is_named(
     (tmp_path / "run" / "config.json").write_text("{}")
     damaged = tmp_path / "run" / "anchors" / "step_00000003.json"
     damaged.write_text('{"version": 1')
-    for words in (("--batch", "4"), ("--step", "4")):
+    for words in (("--batch", "4"), ("--step", "4", "--around", "0")):
         capsys.readouterr()
         assert code_of("show", str(tmp_path / "run"), *words) == 0
         told = capsys.readouterr().err.splitlines()
