@@ -237,7 +237,8 @@ def _rows(
             return show_batch(find_run(what), batch)
         _, here = anchor_of(find_run(what), (step or 1) - 1)
         first = max(here.state.first_step, (step or 1) - 1 - around)
-        store, anchor = anchor_of(find_run(what), first)
+        until = (step or 1) + around
+        store, anchor = anchor_of(find_run(what), first, until=until)
     else:
         if batch is not None or kind == "checkpoint":
             raise click.UsageError(f"{what} is a {kind}: --batch shows what a run read.")

@@ -8,8 +8,11 @@ import click
 from jobs.find import config_of
 from pipeline.anchors import Anchor, at, first_anchor
 from pipeline.batch import Batch, digest
+from pipeline.errors import DataError
+from pipeline.growing import GrowingStore, open_present
 from pipeline.lengths import mixed
 from pipeline.mixture import Mixture
+from pipeline.rows import advance
 from pipeline.server import RowServer
 from pipeline.store import Store
 from trainer.anchors import nearest_anchor
@@ -32,7 +35,7 @@ def show_batch(folder: RunFolder, step: int) -> dict[str, Any]:
         DataError: Its store is not there any more, or is another one now.
     """
     line = _line(folder, step)
-    store, anchor = anchor_of(folder, step - 1)
+    store, anchor = anchor_of(folder, step - 1, until=step)
     lengths = store.by_length("train")
     server = RowServer(store, anchor.layout)
     state = at(anchor, lengths, step - 1).state
@@ -61,22 +64,43 @@ def show_batch(folder: RunFolder, step: int) -> dict[str, Any]:
     return facts
 
 
-def anchor_of(folder: RunFolder, step: int) -> tuple[Store, Anchor]:
+def anchor_of(
+    folder: RunFolder, step: int, *, until: int = 0
+) -> tuple[Store | GrowingStore, Anchor]:
     """The store of a run, and a state of its rows at or before `step` steps done.
+
+    Args:
+        folder: The run's.
+        step: Steps done.
+        until: Of a store that is being built, this step must be there.
 
     Raises:
         ConfigError: The run names no store.
-        DataError: Another store lies there now.
+        DataError: Another store lies there now, or it does not reach so far yet.
     """
+    store, anchor = _anchor_of(folder, step)
+    ahead = until - anchor.state.step
+    if isinstance(store, GrowingStore) and ahead > 0:
+        lengths = store.by_length("train")
+        after = advance(lengths, anchor.layout, anchor.state, ahead).sources[0]
+        if after.epoch > 0:  # it ran past what is known of the first
+            raise DataError(
+                f"{store.url} is still being built: its first {store.num_parts:,} parts do not "
+                f"reach step {until}. Ask again later, or for an earlier step."
+            )
+    return store, anchor
+
+
+def _anchor_of(folder: RunFolder, step: int) -> tuple[Store | GrowingStore, Anchor]:
     anchor = nearest_anchor(folder, step)
     if anchor is None:  # a run from before there were anchors: its rows never changed
         config = config_of(folder)
-        store = Store.open(config.data.reads)
+        store = open_present(config.data.reads)
         sources = len(mixed(store.by_length("train")).sources)
         return store, first_anchor(
             config.rows, store=store.url, store_fingerprint=store.fingerprint, sources=sources
         )
-    store = Store.open(anchor.store)
+    store = open_present(anchor.store)
     # A store that was built meanwhile had none yet; the documents are held against the state.
     if anchor.store_fingerprint not in ("", store.fingerprint):
         raise ConfigError(
@@ -100,7 +124,7 @@ def _line(folder: RunFolder, step: int) -> dict[str, Any]:
     )
 
 
-def _pieces(store: Store, batch: Batch, row: int) -> Any:
+def _pieces(store: Store | GrowingStore, batch: Batch, row: int) -> Any:
     """The stretches of documents that a row read, in order, with their texts."""
     tokenizer = store.tokenizer()
     segment = batch.tokens.shape[1]
@@ -134,7 +158,7 @@ def _pieces(store: Store, batch: Batch, row: int) -> Any:
         column = end
 
 
-def _store_of(store: Store, doc_id: int) -> str:
+def _store_of(store: Store | GrowingStore, doc_id: int) -> str:
     """URL of the store that holds a document, of a mixture or alone."""
     if isinstance(store, Mixture):
         return store.stores[store.number_of(doc_id)].url

@@ -7,6 +7,7 @@ import click
 import numpy as np
 
 from pipeline.anchors import Anchor, at
+from pipeline.growing import GrowingStore
 from pipeline.rows import Reading, Table, Walk
 from pipeline.store import Store
 
@@ -16,7 +17,9 @@ FILLS = "─═"  # documents that follow each other in a row look different
 PAD = "·"
 
 
-def show_rows(store: Store, anchor: Anchor, *, step: int, around: int) -> dict[str, Any]:
+def show_rows(
+    store: Store | GrowingStore, anchor: Anchor, *, step: int, around: int
+) -> dict[str, Any]:
     """Print and draw what the rows read around a step.
 
     Args:
@@ -143,7 +146,7 @@ def _list(reads: list[dict[str, Any]], rows: int) -> list[str]:
     return lines
 
 
-def _stretch(store: Store, piece: dict[str, int]) -> dict[str, Any]:
+def _stretch(store: Store | GrowingStore, piece: dict[str, int]) -> dict[str, Any]:
     """A piece in the words of a person."""
     known = piece["doc_id"] >= 0
     return {

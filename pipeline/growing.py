@@ -18,9 +18,9 @@ from pipeline.files import exists, join
 from pipeline.lengths import Lengths, Mixed, Source
 from pipeline.manifest import BUILDING, MANIFEST, TOKENIZER, PartEntry
 from pipeline.open_parts import OpenParts
-from pipeline.part import SPLITS, Counts, Tokens
+from pipeline.part import SPLITS, Counts, Part, Tokens
 from pipeline.publish import BuildHead, line_of, read_head, read_part
-from pipeline.store import Split, Store
+from pipeline.store import MIXTURE, Split, Store
 from pipeline.tokenizer import Tokenizer
 
 LOOK_S = 0.2  # between two looks at the folder
@@ -147,9 +147,22 @@ class GrowingStore:
         """As `Store.read`."""
         if self.whole is not None:
             return self.whole.read(doc_id)
-        index = bisect_right(self._bases, int(doc_id)) - 1
-        part = self._parts.open.get(index) or self._parts.part(index, self._entries[index])
-        return part.tokens(int(doc_id) - self._bases[index])
+        part, row = self._locate(int(doc_id))
+        return part.tokens(row)
+
+    def uid(self, doc_id: int) -> str:
+        """As `Store.uid`."""
+        if self.whole is not None:
+            return self.whole.uid(doc_id)
+        part, row = self._locate(doc_id)
+        return part.value("uid", row)
+
+    def origin(self, doc_id: int) -> tuple[str, int]:
+        """As `Store.origin`."""
+        if self.whole is not None:
+            return self.whole.origin(doc_id)
+        part, row = self._locate(doc_id)
+        return part.value("source", row), part.value("record", row)
 
     def identity(self, num_parts: int) -> str:
         """The sha256 of what the first `num_parts` parts hold, in hex."""
@@ -173,6 +186,11 @@ class GrowingStore:
             while (entry := read_part(self.url, len(self._entries))) is not None:
                 self._add(entry)
             return len(self._entries) > before
+
+    def _locate(self, doc_id: int) -> tuple[Part, int]:
+        index = bisect_right(self._bases, doc_id) - 1
+        part = self._parts.open.get(index) or self._parts.part(index, self._entries[index])
+        return part, doc_id - self._bases[index]
 
     def _add(self, entry: PartEntry) -> None:
         part = self._parts.part(len(self._entries), entry)
@@ -241,6 +259,19 @@ def _head_of(store: Store) -> BuildHead:
         eod=store.eod,
         dtype=store.manifest.dtype,
     )
+
+
+def open_present(url: str) -> Store | GrowingStore:
+    """Open a store to look at it: one that is being built as far as it is at this moment.
+
+    Raises:
+        DataError: As `Store.open`.
+    """
+    if url.startswith(MIXTURE) or exists(join(url, MANIFEST)) or read_head(url) is None:
+        return Store.open(url)
+    store = GrowingStore.open(url)
+    store.grow()
+    return store.whole or store
 
 
 def open_documents(
