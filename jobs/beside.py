@@ -13,6 +13,7 @@ from jobs.entry import explain
 from jobs.prepare import store_line
 from jobs.progress import Progress
 from pipeline.build_actor import build_store_with_actors
+from pipeline.cache import PartCache
 from pipeline.growing import GrowingStore
 from pipeline.progress import BuildProgress
 from pipeline.publish import Publisher
@@ -49,7 +50,9 @@ class Beside:
         self._thread.start()
         try:
             self._wait_until_begun()
-            self.store = GrowingStore.open(self._config.data.store)
+            data = self._config.data
+            cache = PartCache(data.cache, data.cache_bytes) if data.cache else None
+            self.store = GrowingStore.open(data.store, cache)
         except BaseException:
             self._end()
             raise
