@@ -9,10 +9,11 @@ from typing import Self
 from jobs.cluster import cores
 from jobs.config import RunConfig
 from jobs.drive import say
-from jobs.entry import explain
+from jobs.entry import Exit, explain
 from jobs.prepare import store_line
 from jobs.progress import Progress
 from pipeline.build_actor import build_store_with_actors
+from pipeline.cache import PartCache
 from pipeline.growing import GrowingStore
 from pipeline.progress import BuildProgress
 from pipeline.publish import Publisher
@@ -49,7 +50,9 @@ class Beside:
         self._thread.start()
         try:
             self._wait_until_begun()
-            self.store = GrowingStore.open(self._config.data.store)
+            data = self._config.data
+            cache = PartCache(data.cache, data.cache_bytes) if data.cache else None
+            self.store = GrowingStore.open(data.store, cache)
         except BaseException:
             self._end()
             raise
@@ -66,6 +69,10 @@ class Beside:
     def failure(self) -> str:
         """Why the build failed; empty as long as it has not."""
         return explain(self._error)[1] if self._error is not None else ""
+
+    def exit_code(self) -> Exit:
+        """What the failure of the build means to the one who typed the command."""
+        return explain(self._error)[0] if self._error is not None else Exit.DONE
 
     def _wait_until_begun(self) -> None:
         while not self._begun.wait(0.1):  # and not without end: a signal must get through

@@ -80,7 +80,8 @@ class DataSettings(BuildSettings):
             `longrow train --build` sets it.
         cache: Folder that keeps the parts of a remote store on each machine; empty reads them into
             memory.
-        cache_bytes: What the parts in the cache may hold together.
+        cache_bytes: What the parts in the cache may hold together. Each process that reads may keep
+            as much again open of parts that were removed since, and the disk is free when it ends.
     """
 
     store: str = ""

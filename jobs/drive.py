@@ -160,7 +160,10 @@ def drive(
             tracked.close(status)
     code, message = _code(verdict), _message(verdict, folder)
     if build and build.failure() and verdict.status != "done":
-        code, message = Exit.BAD_DATA, f"The build of the store failed. {build.failure()} {message}"
+        code, message = (
+            build.exit_code(),
+            f"The build of the store failed. {build.failure()} {message}",
+        )
     return Driven(summary=summary, code=code, message=message)
 
 

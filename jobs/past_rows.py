@@ -6,14 +6,19 @@ import click
 
 from jobs.find import config_of
 from pipeline.anchors import Anchor, first_anchor
+from pipeline.errors import DataError
+from pipeline.growing import GrowingStore, open_present
 from pipeline.lengths import mixed
+from pipeline.rows import advance
 from pipeline.store import Store
 from trainer.anchors import nearest_anchor
 from trainer.errors import ConfigError
 from trainer.run_folder import RunFolder
 
 
-def anchors_around(folder: RunFolder, first: int, last: int) -> tuple[Store, list[Anchor]]:
+def anchors_around(
+    folder: RunFolder, first: int, last: int
+) -> tuple[Store | GrowingStore, list[Anchor]]:
     """The store of a run, and an anchor for each stretch of the same rows in [first, last].
 
     Args:
@@ -27,9 +32,11 @@ def anchors_around(folder: RunFolder, first: int, last: int) -> tuple[Store, lis
 
     Raises:
         ConfigError: As `anchor_of`.
+        DataError: As `check_reach`.
     """
     say = _once()
     store, anchor = anchor_of(folder, last, say)
+    check_reach(store, anchor, last + 1)
     found: list[Anchor] = []
     while (began := anchor.state.first_step) > first:
         _, begin = anchor_of(folder, began, say)
@@ -42,7 +49,7 @@ def anchors_around(folder: RunFolder, first: int, last: int) -> tuple[Store, lis
 
 def anchor_of(
     folder: RunFolder, step: int, say: Callable[[str], None] | None = None
-) -> tuple[Store, Anchor]:
+) -> tuple[Store | GrowingStore, Anchor]:
     """The store of a run, and a state of its rows at or before `step` steps done.
 
     Args:
@@ -56,12 +63,12 @@ def anchor_of(
     anchor = nearest_anchor(folder, step, say or _once())
     if anchor is None:  # a run from before there were anchors: its rows never changed
         config = config_of(folder)
-        store = Store.open(config.data.reads)
+        store = open_present(config.data.reads)
         sources = len(mixed(store.by_length("train")).sources)
         return store, first_anchor(
             config.rows, store=store.url, store_fingerprint=store.fingerprint, sources=sources
         )
-    store = Store.open(anchor.store)
+    store = open_present(anchor.store)
     # A store that was built meanwhile had none yet; the documents are held against the state.
     if anchor.store_fingerprint not in ("", store.fingerprint):
         raise ConfigError(
@@ -70,6 +77,23 @@ def anchor_of(
             "cannot be shown."
         )
     return store, anchor
+
+
+def check_reach(store: Store | GrowingStore, anchor: Anchor, step: int) -> None:
+    """See that a store which is being built holds what is read up to `step`, counted from 1.
+
+    Raises:
+        DataError: It does not yet.
+    """
+    ahead = step - anchor.state.step
+    if isinstance(store, Store) or ahead <= 0:
+        return
+    after = advance(store.by_length("train"), anchor.layout, anchor.state, ahead).sources[0]
+    if after.epoch > 0:  # it ran past what is known of the first
+        raise DataError(
+            f"{store.url} is still being built: its first {store.num_parts:,} parts do not "
+            f"reach step {step}. Ask again later, or for an earlier step."
+        )
 
 
 def newest_step(folder: RunFolder) -> int:

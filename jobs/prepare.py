@@ -69,6 +69,11 @@ def build_and_drive(config: RunConfig, inputs: Sequence[str], *, resume: str) ->
         DataError: The corpus cannot be used; what shows later ends the training with a checkpoint.
         ConfigError: A setting does not fit.
     """
+    if config.data.mixture:
+        raise ConfigError(
+            "--build builds one store, and data.mixture reads several that are finished: build "
+            "each with `longrow build`, and leave out --build."
+        )
     if not inputs and is_built(config):
         return drive(config, resume=resume)
     if not inputs:
@@ -101,6 +106,11 @@ def _why_first(config: RunConfig) -> str:
         )
     if config.data.dedup != "off":
         return "data.dedup leaves documents out when all are known."
+    if config.evaluate.patience:
+        return (
+            "evaluate.patience counts every evaluation, and none can be made before the held-out "
+            "documents are all known."
+        )
     if config.cluster.launcher != "ray":
         return 'actors of Ray build beside a training, and cluster.launcher = "local" has none.'
     return ""

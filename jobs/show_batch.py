@@ -5,9 +5,10 @@ from typing import Any
 
 import click
 
-from jobs.past_rows import anchor_of
+from jobs.past_rows import anchor_of, check_reach
 from pipeline.anchors import at
 from pipeline.batch import Batch, digest
+from pipeline.growing import GrowingStore
 from pipeline.mixture import Mixture
 from pipeline.server import RowServer
 from pipeline.store import Store
@@ -31,6 +32,7 @@ def show_batch(folder: RunFolder, step: int) -> dict[str, Any]:
     """
     line = _line(folder, step)
     store, anchor = anchor_of(folder, step - 1)
+    check_reach(store, anchor, step)
     lengths = store.by_length("train")
     server = RowServer(store, anchor.layout)
     state = at(anchor, lengths, step - 1).state
@@ -72,7 +74,7 @@ def _line(folder: RunFolder, step: int) -> dict[str, Any]:
     )
 
 
-def _pieces(store: Store, batch: Batch, row: int) -> Any:
+def _pieces(store: Store | GrowingStore, batch: Batch, row: int) -> Any:
     """The stretches of documents that a row read, in order, with their texts."""
     tokenizer = store.tokenizer()
     segment = batch.tokens.shape[1]
@@ -106,7 +108,7 @@ def _pieces(store: Store, batch: Batch, row: int) -> Any:
         column = end
 
 
-def _store_of(store: Store, doc_id: int) -> str:
+def _store_of(store: Store | GrowingStore, doc_id: int) -> str:
     """URL of the store that holds a document, of a mixture or alone."""
     if isinstance(store, Mixture):
         return store.stores[store.number_of(doc_id)].url

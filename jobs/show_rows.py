@@ -9,6 +9,7 @@ import numpy as np
 
 from pipeline.anchors import Anchor, at
 from pipeline.errors import DataError
+from pipeline.growing import GrowingStore
 from pipeline.layout import Layout
 from pipeline.lengths import Mixed, Source
 from pipeline.rows import Reading, Table, Walk
@@ -38,7 +39,12 @@ class Stretch:
 
 
 def show_rows(
-    store: Store, anchors: Sequence[Anchor], *, step: int, around: int, newest: int | None = None
+    store: Store | GrowingStore,
+    anchors: Sequence[Anchor],
+    *,
+    step: int,
+    around: int,
+    newest: int | None = None,
 ) -> dict[str, Any]:
     """Print and draw what the rows read around a step.
 
@@ -231,7 +237,7 @@ def _list(reads: list[dict[str, Any]], rows: int) -> list[str]:
     return lines
 
 
-def _stretch(store: Store, piece: dict[str, int]) -> dict[str, Any]:
+def _stretch(store: Store | GrowingStore, piece: dict[str, int]) -> dict[str, Any]:
     """A piece in the words of a person."""
     known = piece["doc_id"] >= 0
     return {

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pipeline.build_lock import LOCK, alone_in
 from pipeline.builder import Builder
 from pipeline.commit import TaskRecord
 from pipeline.corpus import Plan, plan_tasks, with_skips
@@ -20,7 +21,7 @@ from pipeline.publish import BuildHead, Publisher, head_of
 from pipeline.settings import BuildSettings
 from pipeline.tokenizer import Tokenizer
 
-_OURS = {MANIFEST, TOKENIZER, INDEX, REJECTS, DROPS, PARTS, BUILDING}
+_OURS = {MANIFEST, TOKENIZER, INDEX, REJECTS, DROPS, PARTS, BUILDING, LOCK}
 _PART_NAME = re.compile(r"[0-9a-f]{32}\.(arrow|json)")
 
 
@@ -64,6 +65,13 @@ def build_store(
             corpus is bad. The parts that were committed stay, and a rerun uses them.
     """
     job = prepare(inputs, tokenizer=tokenizer, out=out, settings=settings or BuildSettings())
+    with alone_in(out):
+        return _build(job, progress=progress, publisher=publisher)
+
+
+def _build(
+    job: Job, *, progress: Callable[[BuildProgress], None], publisher: Publisher | None
+) -> BuildReport:
     if publisher:
         publisher.begin(job.head, job.tokenizer)
     done = at_start(job.plan)
@@ -72,7 +80,7 @@ def build_store(
     def tell(seen: Seen) -> None:
         progress(during(done, [seen]))
 
-    builder = Builder(tokenizer=job.tokenizer, out=out, settings=job.settings, tell=tell)
+    builder = Builder(tokenizer=job.tokenizer, out=job.out, settings=job.settings, tell=tell)
     for index, task in enumerate(job.plan.tasks):
         record = builder.build(task)
         if publisher:
@@ -102,8 +110,10 @@ def prepare(inputs: Sequence[str], *, tokenizer: str, out: str, settings: BuildS
             raise DataError(
                 f"{join(out, PARTS, name)} is foreign: no build writes such a name. Move it away."
             )
-    remove_temporary(out)
-    remove_temporary(join(out, PARTS))
+    if list_folder(out):
+        with alone_in(out):  # a build that lives is still writing what looks like a leftover
+            remove_temporary(out)
+            remove_temporary(join(out, PARTS))
     return Job(inputs=tuple(inputs), plan=plan, tokenizer=loaded, out=out, settings=settings)
 
 

@@ -16,6 +16,7 @@ from ray.exceptions import (
 )
 
 from pipeline.build import Job, prepare, seal
+from pipeline.build_lock import alone_in
 from pipeline.builder import Builder
 from pipeline.commit import TaskRecord
 from pipeline.corpus import Task
@@ -81,14 +82,15 @@ def build_store_with_actors(  # noqa: PLR0913 - each is a value of its own
     if workers < 1:
         raise SettingsError(f"workers = {workers} must be at least 1.")
     job = prepare(inputs, tokenizer=tokenizer, out=out, settings=settings or BuildSettings())
-    if publisher:
-        publisher.begin(job.head, job.tokenizer)
-    crew = _Crew(job, num_cpus=num_cpus, nice=nice)
-    try:
-        records = _run(job, crew, workers=workers, progress=progress, publisher=publisher)
-    finally:
-        crew.dismiss()
-    return seal(job, records)
+    with alone_in(out):
+        if publisher:
+            publisher.begin(job.head, job.tokenizer)
+        crew = _Crew(job, num_cpus=num_cpus, nice=nice)
+        try:
+            records = _run(job, crew, workers=workers, progress=progress, publisher=publisher)
+        finally:
+            crew.dismiss()
+        return seal(job, records)
 
 
 def _run(

@@ -4,9 +4,10 @@
     CACHE/.longrow-...           half fetched, or a lock
 
 All processes of a machine may share the folder. A part is known by its hash, so that stores may
-share it too. It appears whole or not at all; what was opened longest ago makes room. A process
-that has a part mapped keeps it when it is removed: on disk is then what the limit says, and what
-is being read.
+share it too. It appears whole or not at all; what was opened longest ago makes room, at any moment:
+a part is therefore handed out open. A process that has one mapped keeps it when it is removed: on
+disk is then what the limit says, and what is being read (each process keeps no more than the limit
+mapped).
 """
 
 import fcntl
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from pipeline.errors import DataError
 from pipeline.files import (
@@ -25,13 +27,12 @@ from pipeline.files import (
     TEMPORARY,
     is_temporary,
     open_binary,
-    sha256_of,
     writing_whole,
 )
 from pipeline.manifest import PartEntry
 from pipeline.settings import SettingsError
 
-TRIES = 4
+TRIES = 4  # to get the right bytes; a line that breaks has tries of its own (steady.py)
 PAUSE_S = 0.5  # before the second try; each further pause is twice as long
 LOOK_S = 0.05  # between two looks at a lock
 LOCK_S = 30.0  # that a process waits for another one's fetch before it fetches itself
@@ -39,7 +40,7 @@ STALE_S = 3600.0  # after which nobody writes a half file any more
 
 
 class PartCache:
-    """Takes parts in, hands files out. Cheap to make; keeps nothing in memory but what it saw.
+    """Takes parts in, hands open files out. Cheap to make; keeps nothing in memory but what it saw.
 
     Attributes:
         limit_bytes: What the parts in the folder may hold together.
@@ -81,59 +82,62 @@ class PartCache:
                 "are good."
             )
 
-    def fetch(self, url: str, part: PartEntry) -> Path:
-        """The file of a part, fetched from `url` unless it is here.
+    def fetch(self, url: str, part: PartEntry) -> IO[bytes]:
+        """The file of a part, open, fetched from `url` unless it is here; the caller closes it.
 
         Waits for the fetch of another process, half a minute at most, then fetches itself: that
         one may be frozen.
 
         Raises:
-            DataError: What lies at `url` is not that part, after some tries.
+            DataError: It cannot be reached, or what lies at `url` is not that part, after some
+                tries.
             SettingsError: It is larger than the limit.
-            OSError: It cannot be reached, after some tries.
+            OSError: The disk refused.
         """
         path = self._folder / f"{part.sha256}.arrow"
-        if self._here(path, part):
-            return path
+        if (here := self._here(path, part)) is not None:
+            return here
         self.check((part,))
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._alone(part.sha256):
-            if not self._here(path, part):
-                self._bring(url, path, part)
-        return path
+            return self._here(path, part) or self._bring(url, path, part)
 
-    def _here(self, path: Path, part: PartEntry) -> bool:
-        """Whether the file is there and right; a wrong one is removed."""
+    def _here(self, path: Path, part: PartEntry) -> IO[bytes] | None:
+        """The file if it is there and right; a wrong one is removed."""
         try:
-            right = path.stat().st_size == part.size_bytes and (
-                part.sha256 in self._right or sha256_of(str(path)) == part.sha256
-            )
-            if right:
-                os.utime(path)
-                self._right.add(part.sha256)
-                return True
+            file = path.open("rb")
         except FileNotFoundError:
-            return False
+            return None
+        if os.fstat(file.fileno()).st_size == part.size_bytes and (
+            part.sha256 in self._right or _sha256_of(file) == part.sha256
+        ):
+            with suppress(FileNotFoundError):  # removed just now: what is open stays readable
+                os.utime(path)
+            self._right.add(part.sha256)
+            file.seek(0)
+            return file
+        file.close()
         self._warn(f"{path} in the cache was damaged; it is fetched again.")
         path.unlink(missing_ok=True)
-        return False
+        return None
 
-    def _bring(self, url: str, path: Path, part: PartEntry) -> None:
+    def _bring(self, url: str, path: Path, part: PartEntry) -> IO[bytes]:
         self._make_room(part.size_bytes)
         for tries in range(1, TRIES + 1):
             try:
-                _copy(url, path, part)
+                file = _copy(url, path, part)
             except FileNotFoundError:
                 raise DataError(f"{url} is missing; the manifest names it.") from None
-            except Exception as error:
+            except WrongBytesError as error:
                 if tries == TRIES:
                     raise
-                self._warn(f"{url} is fetched again ({type(error).__name__}: {error}).")
+                self._warn(f"{url} is fetched again: {error}")
                 self._sleep(PAUSE_S * 2 ** (tries - 1))
             else:
                 break
         self._right.add(part.sha256)
         self._make_room(0, keep=path)  # others may have fetched meanwhile
+        return file
 
     def _make_room(self, size_bytes: int, *, keep: Path | None = None) -> None:
         """Remove what was opened longest ago until so many bytes more have room."""
@@ -160,23 +164,28 @@ class PartCache:
         """Hold the lock of a part, or go on without it when it has been held too long."""
         path = self._folder / f"{TEMPORARY}lock-{name}"
         with path.open("ab") as lock:
-            waited_s = 0.0
-            while waited_s < LOCK_S:
+            waited_s, ours = 0.0, False
+            while not ours and waited_s < LOCK_S:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     self._sleep(LOOK_S)
                     waited_s += LOOK_S
                 else:
-                    break
+                    ours = True
             try:
                 yield
             finally:  # whoever waits for it looks for the part when it ends
-                path.unlink(missing_ok=True)
+                if ours:
+                    path.unlink(missing_ok=True)
 
 
-def _copy(url: str, path: Path, part: PartEntry) -> None:
-    """Fetch a part; it gets its name if its bytes are right."""
+class WrongBytesError(DataError):
+    """What came is not the part that the manifest names."""
+
+
+def _copy(url: str, path: Path, part: PartEntry) -> IO[bytes]:
+    """Fetch a part; it gets its name if its bytes are right, and is open before it has it."""
     digest, size = hashlib.sha256(), 0
     with open_binary(url) as source, writing_whole(str(path)) as file:
         while chunk := source.read(CHUNK):
@@ -185,11 +194,20 @@ def _copy(url: str, path: Path, part: PartEntry) -> None:
             file.write(chunk)
         if (size, digest.hexdigest()) != (part.size_bytes, part.sha256):
             raise wrong_bytes(url, size, digest.hexdigest(), part)
+        file.flush()
+        return Path(file.name).open("rb")
 
 
-def wrong_bytes(url: str, size_bytes: int, sha256: str, part: PartEntry) -> DataError:
+def _sha256_of(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while chunk := file.read(CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def wrong_bytes(url: str, size_bytes: int, sha256: str, part: PartEntry) -> WrongBytesError:
     """The error of a remote part that is not what the manifest says."""
-    return DataError(
+    return WrongBytesError(
         f"{url}, as it came, holds {size_bytes:,} bytes of sha256 {sha256[:12]}; the manifest says "
         f"{part.size_bytes:,} of {part.sha256[:12]}. It was changed, or belongs to another store: "
         "remove it and run `longrow build` again with the same corpus."

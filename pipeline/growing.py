@@ -18,12 +18,13 @@ from pipeline.files import exists, join
 from pipeline.lengths import Lengths, Mixed, Source
 from pipeline.manifest import BUILDING, MANIFEST, TOKENIZER, PartEntry
 from pipeline.open_parts import OpenParts
-from pipeline.part import SPLITS, Counts, Tokens
-from pipeline.publish import BuildHead, line_of, read_head, read_part
-from pipeline.store import Split, Store
+from pipeline.part import SPLITS, Counts, Part, Tokens
+from pipeline.publish import BuildHead, Committed, line_of, read_head, read_part
+from pipeline.store import MIXTURE, Split, Store
 from pipeline.tokenizer import Tokenizer
 
 LOOK_S = 0.2  # between two looks at the folder
+LONGEST_S = 2.0  # that a look takes: who looks must answer, and beat
 SILENCE_S = 3.0  # at its end a build takes back what it said, and then writes the manifest
 BUILDS = "building "  # begins what stands for the fingerprint of a store without one
 
@@ -60,7 +61,7 @@ class GrowingStore:
         self._parts = OpenParts(url, tokenizer=head.tokenizer, dtype=head.dtype, cache=cache)
         self._entries: list[PartEntry] = []
         self._bases = [0]
-        self._splits = tuple(_Columns() for _ in SPLITS)
+        self._splits: tuple[_Columns, ...] = tuple(_Columns() for _ in SPLITS)
         self._chain = [hashlib.sha256()]  # of the first 0, 1, 2 ... parts
         self.lock = RLock()
         self._looked_at = -LOOK_S
@@ -130,10 +131,14 @@ class GrowingStore:
 
     def num_tokens(self, split: Split) -> Counts:
         """As `Store.num_tokens`, of the documents known so far."""
+        if self.whole is not None:
+            return self.whole.num_tokens(split)
         return self._splits[SPLITS.index(split)].num_tokens
 
     def doc_ids(self, split: Split) -> Counts:
         """As `Store.doc_ids`, of the documents known so far."""
+        if self.whole is not None:
+            return self.whole.doc_ids(split)
         return self._splits[SPLITS.index(split)].doc_ids
 
     def by_length(self, split: Split) -> Source | Mixed:
@@ -147,36 +152,63 @@ class GrowingStore:
         """As `Store.read`."""
         if self.whole is not None:
             return self.whole.read(doc_id)
-        index = bisect_right(self._bases, int(doc_id)) - 1
-        part = self._parts.open.get(index) or self._parts.part(index, self._entries[index])
-        return part.tokens(int(doc_id) - self._bases[index])
+        part, row = self._locate(int(doc_id))
+        return part.tokens(row)
+
+    def uid(self, doc_id: int) -> str:
+        """As `Store.uid`."""
+        if self.whole is not None:
+            return self.whole.uid(doc_id)
+        part, row = self._locate(doc_id)
+        return part.value("uid", row)
+
+    def origin(self, doc_id: int) -> tuple[str, int]:
+        """As `Store.origin`."""
+        if self.whole is not None:
+            return self.whole.origin(doc_id)
+        part, row = self._locate(doc_id)
+        return part.value("source", row), part.value("record", row)
 
     def identity(self, num_parts: int) -> str:
         """The sha256 of what the first `num_parts` parts hold, in hex."""
         return self._chain[num_parts].hexdigest()
 
-    def grow(self) -> bool:
+    def grow(self, *, now: bool = False) -> bool:
         """Look for more, a few times a second however often it is called; whether there is.
 
+        Of very much a part is taken in LONGEST_S, the rest when it is called again.
+
+        Args:
+            now: However short ago the last look was.
+
         Raises:
-            DataError: The finished store is not the one whose beginning was read, or a part is
-                damaged.
+            DataError: The finished store is not the one whose beginning was read, or what is said
+                of a part is damaged.
         """
         with self.lock:
-            if self.whole is not None or self._clock() < self._looked_at + LOOK_S:
+            began = self._clock()
+            if self.whole is not None or (not now and began < self._looked_at + LOOK_S):
                 return False
-            self._looked_at = self._clock()
+            self._looked_at = began
             if exists(join(self.url, MANIFEST)):
                 self._finish(Store.open(self.url, self._cache))
                 return True
             before = len(self._entries)
-            while (entry := read_part(self.url, len(self._entries))) is not None:
-                self._add(entry)
+            while (part := read_part(self.url, len(self._entries))) is not None:
+                self._add(part)
+                if self._clock() > began + LONGEST_S:
+                    self._looked_at = -LOOK_S
+                    break
             return len(self._entries) > before
 
-    def _add(self, entry: PartEntry) -> None:
-        part = self._parts.part(len(self._entries), entry)
-        lengths, splits = part.num_tokens(), part.numbers("split")
+    def _locate(self, doc_id: int) -> tuple[Part, int]:
+        index = bisect_right(self._bases, doc_id) - 1
+        part = self._parts.open.get(index) or self._parts.part(index, self._entries[index])
+        return part, doc_id - self._bases[index]
+
+    def _add(self, part: Committed) -> None:
+        """Know a part; it is opened, and hashed, when one of its documents is read."""
+        entry, lengths, splits = part
         ids = np.arange(len(lengths), dtype=np.int64) + self._bases[-1]
         chain = self._chain[-1].copy()
         chain.update(line_of(entry))
@@ -200,8 +232,7 @@ class GrowingStore:
             self._chain.append(chain)
         self._entries = list(parts)
         self._bases = [0, *np.cumsum([part.documents for part in parts]).tolist()]
-        for split, columns in zip(SPLITS, self._splits, strict=True):
-            columns.replace(store.doc_ids(split), store.num_tokens(split))
+        self._splits = ()  # the store's index says it, where it lies
         store.take_over(self._parts)
         self.whole = store
 
@@ -225,10 +256,6 @@ class _Columns:
         self._count = end
         self.doc_ids, self.num_tokens = self._room[0, :end], self._room[1, :end]
 
-    def replace(self, doc_ids: Counts, num_tokens: Counts) -> None:
-        """Take these instead."""
-        self.doc_ids, self.num_tokens = doc_ids, num_tokens
-
 
 def _head_of(store: Store) -> BuildHead:
     """The head of a store that is finished: nobody asks for its plan any more."""
@@ -241,6 +268,19 @@ def _head_of(store: Store) -> BuildHead:
         eod=store.eod,
         dtype=store.manifest.dtype,
     )
+
+
+def open_present(url: str) -> Store | GrowingStore:
+    """Open a store to look at it: one that is being built as far as it is at this moment.
+
+    Raises:
+        DataError: As `Store.open`.
+    """
+    if url.startswith(MIXTURE) or exists(join(url, MANIFEST)) or read_head(url) is None:
+        return Store.open(url)
+    store = GrowingStore.open(url)
+    store.grow()
+    return store.whole or store
 
 
 def open_documents(

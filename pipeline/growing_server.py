@@ -84,7 +84,8 @@ class GrowingServer:
             documents.grow()
             newest = (documents.num_parts, documents.whole is not None)
             if self._server is None or (self._known.parts, self._known.all_of_them) != newest:
-                self._known = _Known(*newest, documents.doc_ids("train"))
+                train = np.zeros(0, np.int64) if documents.whole else documents.doc_ids("train")
+                self._known = _Known(*newest, train)
                 self._server = RowServer(documents, self._layout)
             return self._server, self._known
 
@@ -94,7 +95,7 @@ class _Known(NamedTuple):
 
     parts: int
     all_of_them: bool
-    doc_ids: Int64s  # to train on
+    doc_ids: Int64s  # to train on, as long as these are not all
 
 
 def serve(documents: TrainDocuments, layout: Layout) -> Server:

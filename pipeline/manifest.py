@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pipeline.build_lock import builder_of
 from pipeline.errors import DataError
 from pipeline.files import is_temporary, join, list_folder, local_path, read_bytes, sha256_of
 
@@ -143,15 +144,7 @@ def read_manifest(store: str) -> Manifest:
     try:
         data = read_bytes(url)
     except (FileNotFoundError, NotADirectoryError) as error:
-        begun = list_folder(join(store, PARTS))
-        raise DataError(
-            f"{store} holds no {MANIFEST}: "
-            + (
-                f"its build was not finished ({len(begun)} files are there). {_BUILD_AGAIN}"
-                if begun
-                else "it is no store. Build one with `longrow build CORPUS --out STORE`."
-            )
-        ) from error
+        raise DataError(f"{store} holds no {MANIFEST}: {_why_none(store)}") from error
     try:
         saved = json.loads(data)
         found = saved["format"]
@@ -168,6 +161,28 @@ def read_manifest(store: str) -> Manifest:
     parts = tuple(PartEntry(**part) for part in saved.pop("parts"))
     files = tuple(FileEntry(**file) for file in saved.pop("files"))
     return Manifest(**saved, parts=parts, files=files)
+
+
+def _why_none(store: str) -> str:
+    """Why there is no manifest, and what to do."""
+    begun = len(list_folder(join(store, PARTS)))
+    training, builder = bool(list_folder(join(store, BUILDING))), builder_of(store)
+    if training and (builder or local_path(store) is None):
+        return (
+            f"a training is building it{f' ({builder})' if builder else ''}, with {begun} files so "
+            "far. Wait for that, or look at the run with `longrow show RUN`; if it has ended, "
+            "`longrow resume RUN` goes on with both."
+        )
+    if builder:
+        return f"it is being built at this moment, by {builder}: wait until that has ended."
+    if training:
+        return (
+            f"a training was building it and has ended ({begun} files are there). `longrow resume "
+            "RUN` goes on with both, `longrow build` with the build alone."
+        )
+    if begun:
+        return f"its build was not finished ({begun} files are there). {_BUILD_AGAIN}"
+    return "it is no store. Build one with `longrow build CORPUS --out STORE`."
 
 
 def faults(store: str, manifest: Manifest, *, rehash: bool) -> Iterator[str]:

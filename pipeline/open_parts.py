@@ -3,6 +3,7 @@
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable
+from threading import Lock
 
 from pipeline.cache import PartCache, wrong_bytes
 from pipeline.errors import DataError
@@ -19,7 +20,8 @@ class OpenParts:
 
     A part is hashed when a process first opens it: about 0.6 s a gigabyte. A remote one comes
     through the cache, or into memory where there is none; what was opened longest ago is let go
-    when the rest grows too large.
+    when the rest grows too large. May be used by several threads: two that want the same part at
+    the same time may both open it, and one of these is kept.
 
     Attributes:
         open: Those that are open, oldest first.
@@ -41,6 +43,7 @@ class OpenParts:
         self._hashed: set[str] = set()  # keys of parts whose bytes were right
         self._bytes = 0  # of open remote parts
         self._sizes: dict[int, int] = {}
+        self._lock = Lock()
         self.open: OrderedDict[int, Part] = OrderedDict()
 
     def part(self, index: int, entry: PartEntry) -> Part:
@@ -53,6 +56,17 @@ class OpenParts:
         if found is not None:
             return found
         part = self._opened(join(self._store, entry.name), entry)
+        with self._lock:
+            return self._keep(index, entry, part)
+
+    def mark_hashed(self, entries: Iterable[PartEntry]) -> None:
+        """Take it that the bytes of these parts are right: somebody has just read them all."""
+        self._hashed.update(entry.key for entry in entries)
+
+    def _keep(self, index: int, entry: PartEntry, part: Part) -> Part:
+        found = self.open.get(index)
+        if found is not None:  # another thread was faster
+            return found
         if self._remote:
             self._sizes[index] = entry.size_bytes
             self._bytes += entry.size_bytes
@@ -62,10 +76,6 @@ class OpenParts:
             self._bytes -= self._sizes.pop(oldest, 0)
         return part
 
-    def mark_hashed(self, entries: Iterable[PartEntry]) -> None:
-        """Take it that the bytes of these parts are right: somebody has just read them all."""
-        self._hashed.update(entry.key for entry in entries)
-
     def _room(self) -> int:
         """Bytes of remote parts that may be open: with a cache, so many as are on disk anyway."""
         return self._cache.limit_bytes if self._cache else OPEN_REMOTE_BYTES
@@ -74,7 +84,8 @@ class OpenParts:
         if not self._remote:
             part = Part(url)
         elif self._cache:
-            part = Part(str(self._cache.fetch(url, entry)))
+            with self._cache.fetch(url, entry) as file:
+                part = Part(url, file)
         else:
             part = Part(url, _fetched(url, entry))
         head = part.head

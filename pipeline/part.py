@@ -152,8 +152,8 @@ def writing_part(url: str, head: PartHead, sources: Sequence[str]) -> Iterator[P
 class Part:
     """A part, mapped. Its arrays live as long as anything that looks at them."""
 
-    def __init__(self, url: str, data: bytes | None = None) -> None:
-        """Map it; `data` is its content where that has been read already."""
+    def __init__(self, url: str, data: bytes | IO[bytes] | None = None) -> None:
+        """Map it; `data` is its content, or the file open, where that has been fetched already."""
         schema, self._batches = open_arrow(url, data)
         self.head = _head(schema, url)
         ends = np.cumsum([0, *(batch.num_rows for batch in self._batches)]).tolist()
@@ -188,27 +188,33 @@ class Part:
         return pa.chunked_array([b.column("uid") for b in self._batches], type=pa.string())
 
 
-def open_arrow(url: str, data: bytes | None = None) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """Map a local Arrow file, or read a remote one into memory unless `data` is its content.
+def open_arrow(
+    url: str, data: bytes | IO[bytes] | None = None
+) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """Map a local Arrow file, or `data` if it is one; read a remote one into memory.
 
     The file is closed again: the batches keep the mapping, and no descriptor is held for a part.
 
     Raises:
         DataError: It is no whole Arrow file.
     """
-    path = local_path(url) if data is None else None
     try:
-        with (
-            pa.memory_map(str(path))
-            if path
-            else pa.BufferReader(read_bytes(url) if data is None else data)
-        ) as source:
+        with _source(url, data) as source:
             reader = pa.ipc.open_file(source)
             return reader.schema, [reader.get_batch(i) for i in range(reader.num_record_batches)]
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(
             f"{url} is no whole Arrow file ({error}). Remove it and run `longrow build` again."
         ) from error
+
+
+def _source(url: str, data: bytes | IO[bytes] | None) -> pa.NativeFile:
+    if data is None:
+        path = local_path(url)
+        return pa.memory_map(str(path)) if path else pa.BufferReader(read_bytes(url))
+    if isinstance(data, bytes):
+        return pa.BufferReader(data)
+    return pa.memory_map(f"/dev/fd/{data.fileno()}")  # by its name it may be gone
 
 
 def _field(name: str, kind: pa.DataType) -> pa.Field:

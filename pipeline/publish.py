@@ -2,7 +2,8 @@
 
     STORE/building/plan.json        what is being built, written before the first task
     STORE/building/tokenizer.model  as the store will have it
-    STORE/building/00000000.json    a line of the manifest to come: the part of task 0, committed
+    STORE/building/00000000.json    the part of task 0, committed: its line of the manifest to
+                                    come, and the lengths and splits of its documents
     STORE/building/00000001.json    ...
 
 A reader takes the parts as far as they follow each other without a gap: these are the first
@@ -10,21 +11,26 @@ documents of the store, and nothing that comes later changes them. The folder go
 manifest comes.
 """
 
+import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from pipeline.commit import TaskRecord
 from pipeline.corpus import Plan
 from pipeline.errors import DataError
 from pipeline.files import join, read_bytes, remove_folder, write_whole
 from pipeline.manifest import BUILDING, TOKENIZER, PartEntry, canonical
-from pipeline.part import dtype_for
+from pipeline.part import Part, dtype_for
 from pipeline.settings import BuildSettings
 from pipeline.tokenizer import Tokenizer
 
-FORMAT = "longrow-building-1"
+FORMAT = "longrow-building-2"
 HEAD = "plan.json"
 
 
@@ -88,7 +94,7 @@ class Publisher:
 
     def __init__(self, store: str, *, begun: Callable[[], None] = lambda: None) -> None:
         """Say nothing yet; `begun` is called when readers may come."""
-        self._folder, self._begun = join(store, BUILDING), begun
+        self._store, self._folder, self._begun = store, join(store, BUILDING), begun
 
     def begin(self, head: BuildHead, tokenizer: Tokenizer) -> None:
         """Take back what an earlier build said, and say what this one is."""
@@ -99,7 +105,17 @@ class Publisher:
 
     def committed(self, task: int, record: TaskRecord) -> None:
         """Say that a task, counted from 0 in the order of the plan, has its part."""
-        write_whole(join(self._folder, _name(task)), canonical(asdict(record.entry)))
+        entry = record.entry
+        part = Part(join(self._store, entry.name))  # read here once, and by no reader for this
+        num_tokens = part.num_tokens().astype("<u4").tobytes()
+        split = part.numbers("split").astype("u1").tobytes()
+        said = {
+            "part": asdict(entry),
+            "num_tokens": base64.b64encode(num_tokens).decode(),
+            "split": base64.b64encode(split).decode(),
+            "sha256": hashlib.sha256(num_tokens + split).hexdigest(),
+        }
+        write_whole(join(self._folder, _name(task)), canonical(said))
 
 
 def read_head(store: str) -> BuildHead | None:
@@ -121,12 +137,39 @@ def read_head(store: str) -> BuildHead | None:
     return BuildHead(**said)
 
 
-def read_part(store: str, task: int) -> PartEntry | None:
-    """The part of a task; None while it is not committed."""
+class Committed(NamedTuple):
+    """A part that is there, and what rows must know of its documents."""
+
+    entry: PartEntry
+    num_tokens: npt.NDArray[np.int64]  # (documents,) EOD not counted
+    split: npt.NDArray[np.uint8]  # (documents,)
+
+
+def read_part(store: str, task: int) -> Committed | None:
+    """The part of a task; None while it is not committed.
+
+    Raises:
+        DataError: What was said of it is damaged.
+    """
+    url = join(store, BUILDING, _name(task))
     try:
-        return PartEntry(**json.loads(read_bytes(join(store, BUILDING, _name(task)))))
+        data = read_bytes(url)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    try:
+        said = json.loads(data)
+        entry = PartEntry(**said["part"])
+        num_tokens, split = base64.b64decode(said["num_tokens"]), base64.b64decode(said["split"])
+        right = said["sha256"] == hashlib.sha256(num_tokens + split).hexdigest()
+    except (ValueError, KeyError, TypeError):
+        right = False
+    if not right or (len(num_tokens), len(split)) != (4 * entry.documents, entry.documents):
+        raise DataError(
+            f"{url} is damaged: its lengths are not those that were written. The same command "
+            "again goes on with the build and writes it anew."
+        )
+    lengths = np.frombuffer(num_tokens, "<u4").astype(np.int64)
+    return Committed(entry, lengths, np.frombuffer(split, np.uint8))
 
 
 def parts_identity(parts: Iterable[PartEntry]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.errors import DataError
 from pipeline.growing import GrowingStore, open_documents
 from pipeline.publish import parts_identity
+from pipeline.rows_state import RowsState
 from pipeline.store import Store
 from trainer.plan import TrainPlan
 
@@ -35,10 +36,26 @@ def open_store(plan: TrainPlan) -> Store | GrowingStore:
     return store
 
 
-def parts_of(store: Store | GrowingStore) -> dict[str, Any]:
-    """What a checkpoint keeps of a store that is built meanwhile; nothing of a finished one."""
+def parts_of(store: Store | GrowingStore, rows: RowsState) -> dict[str, Any]:
+    """What a checkpoint keeps of a store that is built meanwhile; nothing of a finished one.
+
+    Args:
+        store: As far as this process knows it. Its row server may have seen more of it.
+        rows: What the checkpoint stands on: the parts up to its last document are known then.
+
+    Raises:
+        OSError: They cannot be seen from here yet.
+    """
     if isinstance(store, Store):
         return {}
+    last = int(rows.doc_id.max())
+    while store.documents <= last and store.grow(now=True):
+        pass
+    if store.documents <= last:
+        raise OSError(
+            f"{store.url} shows {store.documents:,} documents here, and its rows have read up to "
+            f"document {last:,}, as another process sees it"
+        )
     count = store.num_parts
     return {"parts": {"count": count, "sha256": store.identity(count)}}
 

@@ -354,7 +354,7 @@ class _Rank:
             | {
                 "rows": rows.to_json(),
                 "next_batch": server.digest_of_next(rows),  # first: the parts it needs are counted
-                **parts_of(store),
+                **parts_of(store, rows),
             }
         )
 

@@ -1,6 +1,7 @@
 """What `longrow show RUN --batch` prints is what the run's workers really read in that step."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,21 @@ import torch
 
 import trainer.anchors
 import trainer.loop
-from jobs.past_rows import anchors_around
+from jobs.past_rows import anchor_of, anchors_around, check_reach
 from jobs.show_batch import show_batch
 from jobs.show_rows import walked
 from pipeline.batch import Batch, digest
+from pipeline.build import build_store
 from pipeline.client import RowClient
+from pipeline.commit import TaskRecord
+from pipeline.errors import DataError
+from pipeline.growing import GrowingStore
 from pipeline.layout import Layout
+from pipeline.publish import Publisher
 from pipeline.rows_state import RowsState
+from pipeline.settings import BuildSettings
 from pipeline.store import Store
+from pipeline.tokenizer import train_tokenizer
 from tests.command import code_of
 from tests.tiny_runs import tiny_plan
 from trainer.board import Board, LocalReporter, Verdict
@@ -26,6 +34,7 @@ from trainer.loop import train
 from trainer.plan import TrainPlan
 from trainer.run_folder import RunFolder
 
+TASKS = 20
 Read = dict[int, tuple[str, Batch]]
 
 
@@ -239,3 +248,39 @@ def test_a_damaged_anchor_that_is_passed_over_is_named(
         assert code_of("show", str(tmp_path / "run"), *words) == 0
         told = capsys.readouterr().err.splitlines()
         assert [f"{damaged} is damaged and passed over" in line for line in told] == [True]
+
+
+def test_the_texts_of_a_step_are_shown_while_the_store_is_still_being_built(
+    tmp_path: Path, read: Read
+) -> None:
+    lines = [json.dumps({"text": f"{i} memory " * (i * 7 % 23 + 1)}) for i in range(40)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (tmp_path / "byte").write_bytes(train_tokenizer([], vocab_size=0, model_type="byte"))
+    store = tmp_path / "store"
+
+    class Keeping(Publisher):
+        def committed(self, task: int, record: TaskRecord) -> None:
+            super().committed(task, record)
+            if task == TASKS:  # all that the run has read, and some more
+                shutil.copytree(store / "building", tmp_path / "said")
+
+    build_store(
+        [str(tmp_path / "a.jsonl")],
+        tokenizer=str(tmp_path / "byte"),
+        out=str(store),
+        settings=BuildSettings(task_bytes=200, held_out=0.1),
+        publisher=Keeping(str(store)),
+    )
+    head = json.loads((tmp_path / "said/plan.json").read_text())["plan"]
+    plan = tiny_plan(store, tmp_path / "run", steps=9)
+    plan = replace(plan, store_fingerprint="", building=head)
+    plan = replace(plan, layout=replace(plan.layout, shuffle="none"))
+    assert train_here(plan)[0].status == "done"
+    (store / "manifest.json").unlink()
+    shutil.copytree(tmp_path / "said", store / "building")
+    assert_shown_as_read(tmp_path / "run", read, 9)
+    known, anchor = anchor_of(RunFolder(tmp_path / "run"), 8)
+    assert isinstance(known, GrowingStore)
+    check_reach(known, anchor, 9)
+    with pytest.raises(DataError, match=r"still being built: its first .* do not reach step 500"):
+        check_reach(known, anchor, 500)

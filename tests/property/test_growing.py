@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from pipeline.server import NotBuiltYetError, ReadAhead, RowServer
 from pipeline.settings import BuildSettings
 from pipeline.store import Store
 from pipeline.tokenizer import train_tokenizer
+from trainer.documents import parts_of
 
 LAYOUT = Layout(rows=3, segment=40, shuffle="none", seed=1)
 SETTINGS = BuildSettings(task_bytes=200, held_out=0.2)
@@ -37,6 +39,11 @@ class Clock:
     def __call__(self) -> float:
         self.now += LOOK_S
         return self.now
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.growing.LONGEST_S", 1e9)  # by that clock
 
 
 @pytest.fixture(scope="module")
@@ -178,8 +185,9 @@ def test_a_store_finished_as_another_one_is_refused(home: Path) -> None:
     store = GrowingStore.open(str(building.at))
     building.commit(0)
     assert store.grow()
+    said = json.loads((home / "said" / building.tasks[1]).read_text())
     (building.at / BUILDING / building.tasks[1]).write_text(
-        json.dumps(json.loads((home / "said" / building.tasks[1]).read_text()) | {"tokens": 1})
+        json.dumps(said | {"part": said["part"] | {"tokens": 1}})
     )
     store._looked_at = -1.0
     assert store.grow()
@@ -187,6 +195,73 @@ def test_a_store_finished_as_another_one_is_refused(home: Path) -> None:
     store._looked_at = -1.0
     with pytest.raises(DataError, match="first 2 parts differ"):
         store.grow()
+
+
+def test_what_another_process_has_read_is_in_the_checkpoint_however_short_ago_we_looked(
+    home: Path,
+) -> None:
+    building = Building(home)
+    ours = GrowingStore.open(str(building.at))
+    building.commit(0)
+    assert ours.grow()
+    for task in range(1, len(building.tasks)):
+        building.commit(task)
+    theirs = GrowingServer(GrowingStore.open(str(building.at)), LAYOUT)  # the row server's actor
+    state = theirs.initial_state()
+    while theirs.ready(state):
+        state = theirs.read(state, 1, (0, LAYOUT.rows)).after
+    assert int(state.doc_id.max()) >= ours.documents
+    ours._looked_at = ours._clock()  # a moment ago
+    saved = parts_of(ours, state)["parts"]
+    documents = [part.documents for part in Store.open(str(home / "whole")).manifest.parts]
+    assert sum(documents[: saved["count"]]) > int(state.doc_id.max())
+    assert saved["sha256"] == ours.identity(saved["count"])
+    lagging = replace(state, doc_id=state.doc_id + 1000)
+    with pytest.raises(OSError, match="as another process sees it"):  # the saver tries it again
+        parts_of(ours, lagging)
+
+
+def test_a_part_is_opened_when_a_document_of_it_is_read_and_not_before(home: Path) -> None:
+    building = Building(home)
+    store = GrowingStore.open(str(building.at))
+    for task in range(10):
+        building.commit(task)
+    assert store.grow()
+    assert store.documents > 3
+    assert not store._parts.open
+    store.read(0)
+    assert len(store._parts.open) == 1
+    key = store._entries[5].key
+    part = building.at / "parts" / f"{key}.arrow"
+    data = part.read_bytes()
+    part.unlink()  # a link to that of the whole store
+    part.write_bytes(data[:-20] + bytes([data[-20] ^ 1]) + data[-19:])
+    with pytest.raises(DataError, match=r"wrong sha256|no whole Arrow file"):
+        store.read(store._bases[5])
+
+
+def test_a_look_at_very_many_parts_is_cut_short_and_goes_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.growing.LONGEST_S", 0.0)
+    building = Building(home)
+    for task in range(6):
+        building.commit(task)
+    store = GrowingStore.open(str(building.at))
+    seen: list[int] = []
+    while store.grow():
+        seen.append(store.num_parts)
+    assert seen == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_damaged_word_of_a_part_is_told(home: Path) -> None:
+    building = Building(home)
+    building.commit(0)
+    said = building.at / BUILDING / building.tasks[0]
+    for damaged in ("{", said.read_text().replace('"sha256": "', '"sha256": "0')):
+        said.write_text(damaged)
+        with pytest.raises(DataError, match=r"00000000\.json is damaged"):
+            GrowingStore.open(str(building.at)).grow()
 
 
 def test_nothing_that_is_built_is_no_growing_store(

@@ -1,5 +1,7 @@
 """Remote parts are fetched once, right by their hash, and never more of them than may be kept."""
 
+import fcntl
+import hashlib
 import json
 import os
 import signal
@@ -9,12 +11,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline import cache as cache_module
+from pipeline import steady
 from pipeline.build import build_store
-from pipeline.cache import TRIES, PartCache
+from pipeline.cache import PartCache
 from pipeline.errors import DataError
 from pipeline.layout import Layout
 from pipeline.manifest import PartEntry
@@ -55,6 +59,14 @@ def parts(home: Path) -> Iterator[list[tuple[str, PartEntry]]]:
     SlowFiles.reset()
 
 
+def fetched(cache: PartCache, part: tuple[str, PartEntry]) -> Path:
+    """Where a part lies in the cache, once it is there."""
+    with cache.fetch(*part) as file:
+        file.seek(0)
+        assert hashlib.sha256(file.read()).hexdigest() == part[1].sha256
+    return Path(cache._folder) / f"{part[1].sha256}.arrow"
+
+
 def files_in(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in folder.iterdir()}
 
@@ -80,7 +92,7 @@ def test_two_that_want_the_same_part_at_the_same_time_fetch_it_once(
     found: list[Path] = []
 
     def fetch() -> None:
-        found.append(PartCache(str(tmp_path), 1_000_000).fetch(*parts[0]))
+        found.append(fetched(PartCache(str(tmp_path), 1_000_000), parts[0]))
 
     threads = [threading.Thread(target=fetch) for _ in range(4)]
     for thread in threads:
@@ -103,11 +115,11 @@ def test_a_fetcher_that_hangs_holds_up_another_for_a_bounded_time(
             over.wait(30)
 
     SlowFiles.before_open = staticmethod(hang)
-    first = threading.Thread(target=PartCache(str(tmp_path), 1_000_000).fetch, args=parts[0])
+    first = threading.Thread(target=fetched, args=(PartCache(str(tmp_path), 1_000_000), parts[0]))
     first.start()
     assert hangs.wait(10)
     began = time.monotonic()
-    path = PartCache(str(tmp_path), 1_000_000).fetch(*parts[0])
+    path = fetched(PartCache(str(tmp_path), 1_000_000), parts[0])
     assert time.monotonic() - began < 10
     assert path.stat().st_size == parts[0][1].size_bytes
     assert first.is_alive()
@@ -119,12 +131,12 @@ def test_a_fetcher_that_hangs_holds_up_another_for_a_bounded_time(
 def test_a_damaged_file_in_the_cache_is_found_and_fetched_again(
     parts: list[tuple[str, PartEntry]], tmp_path: Path
 ) -> None:
-    path = PartCache(str(tmp_path), 1_000_000).fetch(*parts[0])
+    path = fetched(PartCache(str(tmp_path), 1_000_000), parts[0])
     whole = path.read_bytes()
     for damaged in (whole[:-1], bytes([whole[0] ^ 1]) + whole[1:]):
         path.write_bytes(damaged)
         told: list[str] = []
-        again = PartCache(str(tmp_path), 1_000_000, warn=told.append).fetch(*parts[0])
+        again = fetched(PartCache(str(tmp_path), 1_000_000, warn=told.append), parts[0])
         assert again.read_bytes() == whole
         assert len(told) == 1
         assert "was damaged; it is fetched again" in told[0]
@@ -151,21 +163,83 @@ def test_a_damaged_part_of_the_remote_store_is_refused_with_or_without_a_cache(
         part.write_bytes(whole)
 
 
-def test_a_store_that_fails_now_and_then_is_asked_again(
-    parts: list[tuple[str, PartEntry]], tmp_path: Path
+@pytest.mark.parametrize("failures", [steady.TRIES - 1, 1_000])
+def test_a_store_that_fails_is_asked_again_for_so_long_and_no_longer(
+    parts: list[tuple[str, PartEntry]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failures: int,
 ) -> None:
-    fails = iter([True] * (TRIES - 1))
+    fails, pauses = iter([True] * failures), list[float]()
+    monkeypatch.setattr(steady, "_wait", pauses.append)
 
     def fail(_: str) -> None:
         if next(fails, False):
             raise ConnectionResetError("reset by peer")
 
     SlowFiles.before_open = staticmethod(fail)
-    told: list[str] = []
-    cache = PartCache(str(tmp_path), 1_000_000, warn=told.append, sleep=lambda _: None)
-    assert cache.fetch(*parts[0]).exists()
-    assert len(told) == TRIES - 1
-    assert all("reset by peer" in one for one in told)
+    cache = PartCache(str(tmp_path), 1_000_000, sleep=pauses.append)
+    if failures < steady.TRIES:
+        assert fetched(cache, parts[0]).exists()
+    else:
+        with pytest.raises(DataError, match="reset by peer"):
+            cache.fetch(*parts[0])
+    assert sum(pauses) == 7.5
+    assert len(SlowFiles.opened) == steady.TRIES
+
+
+def test_a_part_that_makes_room_for_another_before_it_is_mapped_is_mapped_all_the_same(
+    home: Path,
+    parts: list[tuple[str, PartEntry]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    largest = max(entry.size_bytes for _, entry in parts)
+    local, other = Store.open(str(home / "store")), PartCache(str(tmp_path), largest)
+    fetch = PartCache.fetch
+
+    def between(cache: PartCache, url: str, part: PartEntry) -> Any:
+        found = fetch(cache, url, part)
+        if cache is not other:  # another process wants another part at this moment
+            fetched(other, next(one for one in parts if one[1] != part))
+            assert f"{part.sha256}.arrow" not in files_in(tmp_path)
+        return found
+
+    monkeypatch.setattr(PartCache, "fetch", between)
+    for _ in range(2):  # fetched in this moment; and one that was there
+        remote = Store.open(f"slow://{home}/store", PartCache(str(tmp_path), largest))
+        for doc_id in range(0, local.documents, 7):
+            assert (remote.read(doc_id) == local.read(doc_id)).all()
+            monkeypatch.setattr(PartCache, "fetch", fetch)
+            fetched(other, parts[(doc_id + 1) // 7 % len(parts)])
+            monkeypatch.setattr(PartCache, "fetch", between)
+
+
+def test_one_that_did_not_get_the_lock_leaves_it_to_who_has_it(
+    parts: list[tuple[str, PartEntry]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "LOCK_S", 0.1)
+    lock = tmp_path / f".longrow-lock-{parts[0][1].sha256}"
+    with lock.open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        fetched(PartCache(str(tmp_path), 1_000_000), parts[0])
+        assert lock.exists()
+
+
+def test_two_threads_that_open_the_same_part_count_it_once(
+    home: Path, parts: list[tuple[str, PartEntry]]
+) -> None:
+    both = threading.Barrier(2)
+    SlowFiles.before_open = staticmethod(lambda _: both.wait(10))  # both are opening it
+    store = Store.open(f"slow://{home}/store")
+    read: list[Any] = []
+    threads = [threading.Thread(target=lambda: read.append(store.read(0))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (read[0] == read[1]).all()
+    assert store._parts._bytes == parts[0][1].size_bytes
 
 
 def test_what_was_opened_longest_ago_makes_room(
@@ -176,7 +250,7 @@ def test_what_was_opened_longest_ago_makes_room(
     used: list[PartEntry] = []  # by last use, oldest first
     for number in [0, 1, 2, 0, 3, 4, 0, 5, 6, 7, 8, 0, 9, 1]:
         url, entry = parts[number]
-        cache.fetch(url, entry)
+        fetched(cache, (url, entry))
         used = [one for one in used if one != entry] + [entry]
         while sum(one.size_bytes for one in used) > limit:
             used.pop(0)
@@ -230,13 +304,13 @@ def test_a_killed_fetcher_leaves_nothing_that_stands_in_the_way(
     assert len(halves) == 2  # its half, and its lock
     cache = PartCache(str(tmp_path), 1_000_000)
     began = time.monotonic()
-    cache.fetch(*parts[0])
+    fetched(cache, parts[0])
     assert time.monotonic() - began < cache_module.LOCK_S  # the lock went with its holder
     long_ago = time.time() - 2 * cache_module.STALE_S
     for name in files_in(tmp_path):
         if name.startswith(".longrow-"):
             os.utime(tmp_path / name, (long_ago, long_ago))
-    cache.fetch(*parts[1])
+    fetched(cache, parts[1])
     assert set(files_in(tmp_path)) == {f"{entry.sha256}.arrow" for _, entry in parts[:2]}
 
 

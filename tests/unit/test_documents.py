@@ -7,7 +7,9 @@ import pytest
 
 from pipeline.errors import DataError
 from pipeline.growing import GrowingStore
+from pipeline.layout import Layout
 from pipeline.publish import parts_identity
+from pipeline.server import RowServer
 from pipeline.store import Store
 from tests.tiny_runs import tiny_plan
 from trainer.documents import check_parts, open_store, parts_of
@@ -18,9 +20,10 @@ from trainer.plan import check_identity
 def test_what_was_known_must_be_the_beginning_of_the_store(tiny_store: Path) -> None:
     store, where = Store.open(str(tiny_store)), Path("checkpoint")
     growing = GrowingStore.open(str(tiny_store))
-    assert parts_of(store) == {}
+    rows = RowServer(store, Layout(rows=2, segment=9)).initial_state()
+    assert parts_of(store, rows) == {}
     count = len(store.manifest.parts)
-    saved = parts_of(growing)
+    saved = parts_of(growing, rows)
     assert saved == {"parts": {"count": count, "sha256": parts_identity(store.manifest.parts)}}
     for known in (store, growing):
         check_parts(known, saved, where=where)

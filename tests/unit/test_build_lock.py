@@ -1,0 +1,102 @@
+"""One build of a store at a time: a second is refused while the first lives, and only so long."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.build import build_store, prepare
+from pipeline.build_lock import LOCK
+from pipeline.errors import DataError
+from pipeline.progress import BuildProgress
+from pipeline.publish import Publisher
+from pipeline.settings import BuildSettings
+from pipeline.store import Store
+from pipeline.tokenizer import train_tokenizer
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = BuildSettings(task_bytes=300)
+BUILT = r"is being built at this moment, by process \d+ on "
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    lines = [json.dumps({"text": f"text {i} " * 9}) for i in range(20)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (tmp_path / "byte").write_bytes(train_tokenizer([], vocab_size=0, model_type="byte"))
+    return tmp_path
+
+
+def build(
+    home: Path,
+    progress: Callable[[BuildProgress], None] = lambda _: None,
+    publisher: Publisher | None = None,
+) -> str:
+    return build_store(
+        [str(home / "a.jsonl")],
+        tokenizer=str(home / "byte"),
+        out=str(home / "store"),
+        settings=SETTINGS,
+        progress=progress,
+        publisher=publisher,
+    ).fingerprint
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_second_build_of_a_store_is_refused_and_the_first_goes_on_unharmed(
+    home: Path, *, training: bool
+) -> None:
+    looks: list[str] = []
+
+    def look(_: BuildProgress) -> None:
+        half = home / "store/parts/.longrow-half"
+        if looks or not half.parent.is_dir():
+            return
+        half.touch()  # as an actor of the first writes one
+        with pytest.raises(DataError, match=BUILT):
+            build(home)
+        with pytest.raises(DataError, match=BUILT):
+            prepare(
+                [str(home / "a.jsonl")],
+                tokenizer=str(home / "byte"),
+                out=str(home / "store"),
+                settings=SETTINGS,
+            )
+        assert half.exists()
+        with pytest.raises(DataError) as caught:
+            Store.open(str(home / "store"))
+        looks.append(str(caught.value))
+
+    build(home, look, Publisher(str(home / "store")) if training else None)
+    (said,) = looks
+    assert "longrow build" not in said
+    assert ("a training is building it (process" in said) == training
+    assert Store.open(str(home / "store")).verify() == []
+    assert not (home / "store" / LOCK).exists()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_build_that_was_killed_blocks_no_other(home: Path, *, training: bool) -> None:
+    publisher = "Publisher(at('store'))" if training else "None"
+    code = (
+        "import os, signal\nfrom pipeline.build import build_store\n"
+        "from pipeline.publish import Publisher\nfrom pipeline.settings import BuildSettings\n"
+        f"at = lambda name: os.path.join({str(home)!r}, name)\n"
+        "build_store([at('a.jsonl')], tokenizer=at('byte'), out=at('store'),\n"
+        f"    settings=BuildSettings(task_bytes=300), publisher={publisher},\n"
+        "    progress=lambda done: done.documents > 3 and os.kill(os.getpid(), signal.SIGKILL))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert (home / "store" / LOCK).read_text().startswith("process ")
+    with pytest.raises(DataError) as caught:
+        Store.open(str(home / "store"))
+    said = "a training was building it and has ended" if training else "build was not finished"
+    assert said in str(caught.value)
+    assert build(home) == Store.open(str(home / "store")).fingerprint
+    assert not (home / "store" / LOCK).exists()
+    assert not (home / "store/building").exists()
