@@ -35,13 +35,18 @@ def join(url: str, *names: str) -> str:
 def filesystem(url: str) -> tuple[Any, str]:
     """The fsspec file system of a remote `url`, and its path there.
 
+    It remembers no listing: other processes write into the folders that this one has listed.
+
     Raises:
         DataError: Nobody here knows the scheme, or its package is not installed.
     """
     from fsspec.core import url_to_fs  # slow, and needed for remote files only
 
     try:
-        return url_to_fs(url)
+        try:
+            return url_to_fs(url, use_listings_cache=False)
+        except TypeError:  # sftp:// and gist:// know no such setting, and keep no listing
+            return url_to_fs(url)
     except (ValueError, ImportError) as error:
         raise DataError(
             f"{url} cannot be reached: {error}. Install the fsspec package of that scheme "

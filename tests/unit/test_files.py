@@ -3,8 +3,11 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any, ClassVar
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from pipeline.errors import DataError
 from pipeline.files import (
@@ -64,6 +67,22 @@ def test_a_remote_file_reads_back_and_is_listed() -> None:
     assert list_folder(url) == {"parts": None}
     assert sha256_of(join(url, "parts", "a.bin")).startswith("ba7816bf")
     assert names(url) == ["parts/a.bin"]
+
+
+class Strict(MemoryFileSystem):
+    """A file system that takes no setting it does not know, as that of sftp:// does."""
+
+    protocol = "strict"
+    store: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def test_a_file_system_that_knows_no_listings_is_reached_all_the_same() -> None:
+    fsspec.register_implementation("strict", Strict, clobber=True)
+    write_whole("strict:///x/a", b"abc")
+    assert read_bytes("strict:///x/a") == b"abc"
 
 
 def test_an_unknown_scheme_is_refused_in_a_sentence() -> None:
