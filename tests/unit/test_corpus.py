@@ -186,3 +186,21 @@ def test_a_file_that_changes_under_the_reader_is_named(tmp_path: Path) -> None:
     (item,) = read_task(task, held=held)  # what was hashed is what is built
     assert isinstance(item, Document)
     assert item.text == "one"
+
+
+@pytest.mark.parametrize("levels", [600, 100_000])
+def test_a_first_record_that_is_nested_too_deep_leaves_its_file_what_it_is(
+    tmp_path: Path, levels: int
+) -> None:
+    bad = '{"text": "a", "deep": ' + "[" * levels + "]" * levels + "}"
+    data = bad.encode() + b'\n{"text": "b"}\n'
+
+    def found(depth: int) -> list[Document | Reject]:
+        return found(depth - 1) if depth else items_of(tmp_path / "a.txt", data)
+
+    first, second = found(0)
+    assert isinstance(first, Reject)
+    assert first.reason == reasons.BROKEN_JSON
+    assert isinstance(second, Document)
+    assert second.text == "b"
+    assert found(500) == [first, second]
