@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import finish
 from pipeline.build import build_store
 from pipeline.errors import DataError
 from pipeline.finish import BuildReport
+from pipeline.part import Part
 from pipeline.progress import BuildProgress
 from pipeline.settings import BuildSettings, SettingsError
 from pipeline.store import Store
@@ -223,3 +225,21 @@ def test_progress_grows_to_the_whole(home: Path) -> None:
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         BuildSettings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dedup", ["off", "exact"])
+def test_finishing_a_store_opens_one_part_at_a_time(
+    home: Path, monkeypatch: pytest.MonkeyPatch, dedup: str
+) -> None:
+    mapped: list[int] = []
+
+    class Watched(Part):
+        def __init__(self, url: str) -> None:
+            super().__init__(url)
+            maps = Path("/proc/self/maps").read_text()
+            mapped.append(sum(str(home / "store/parts") in line for line in maps.splitlines()))
+
+    monkeypatch.setattr(finish, "Part", Watched)
+    report = build(home, dedup=dedup)
+    assert len(mapped) == report.parts > 10
+    assert set(mapped) == {1}

@@ -73,7 +73,7 @@ class Strict(MemoryFileSystem):
     """A file system that takes no setting it does not know, as that of sftp:// does."""
 
     protocol = "strict"
-    store: ClassVar[dict[str, Any]] = {}
+    store: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self) -> None:
         super().__init__()
