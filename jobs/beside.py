@@ -1,11 +1,12 @@
 """A build that goes on beside the training that reads it: in a thread, by actors that step back."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
 
+from jobs.build import showing
 from jobs.cluster import cores
 from jobs.config import RunConfig
 from jobs.drive import say
@@ -84,10 +85,10 @@ class Beside:
         self._ended.set()
         self._thread.join()
 
-    def _show(self, bar: Progress, progress: BuildProgress) -> None:
+    def _show(self, show: Callable[[BuildProgress], None], progress: BuildProgress) -> None:
         if self._ended.is_set():
             raise _EndedError
-        bar.show(progress.bytes_done, progress.bytes, f"{progress.documents:,} documents")
+        show(progress)
 
     def _build(self) -> None:
         data = self._config.data
@@ -99,7 +100,7 @@ class Beside:
                     out=data.store,
                     workers=data.workers or cores(),
                     settings=data.build(),
-                    progress=partial(self._show, bar),
+                    progress=partial(self._show, showing(bar)),
                     publisher=Publisher(data.store, begun=self._begun.set),
                     nice=NICE,
                 )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 
+from jobs.build import showing
 from jobs.config import RunConfig
 from jobs.drive import Driven, drive, find_folder, say
 from jobs.entry import raise_on_sigterm
@@ -15,7 +16,6 @@ from pipeline.files import exists, join, write_whole
 from pipeline.finish import BuildReport
 from pipeline.growing_server import GROWING_ORDERS
 from pipeline.manifest import MANIFEST
-from pipeline.progress import BuildProgress
 from pipeline.records import identify, read_texts
 from pipeline.sample import plan_sample
 from pipeline.tokenizer import Tokenizer, train_from_settings
@@ -129,16 +129,12 @@ def prepare_store(
     """Train the tokenizer and build the store of `config`, or what is missing of them."""
     tokenizer = config.data.tokenizer or _trained(config, inputs)
     with Progress("tokenizing", unit="bytes") as bar:
-
-        def show(progress: BuildProgress) -> None:
-            bar.show(progress.bytes_done, progress.bytes, f"{progress.documents:,} documents")
-
         report = build(
             inputs,
             tokenizer=tokenizer,
             out=config.data.store,
             settings=config.data.build(),
-            progress=show,
+            progress=showing(bar),
         )
     say(store_line(report, config.data.store))
 

@@ -33,6 +33,7 @@ class Progress:
         self._unit = unit
         self._clock = clock
         self._said = clock()
+        self._first: tuple[float, int] | None = None  # clock and what was done when first told
         look = sys.stderr.isatty() if person is None else person
         self._lines: list[tqdm[NoReturn]] = []  # below the bar
         shown, scaled = ("B", True) if unit == "bytes" else (f" {unit}", False)
@@ -74,8 +75,18 @@ class Progress:
             self._bar.update(done - self._bar.n)
             return
         now = self._clock()
+        self._first = self._first or (now, done)
         if now - self._said >= SECONDS_BETWEEN_LINES:
             self._said = now
             of = f" of {total:,}" if total is not None else ""
             tail = f", {note}" if note else ""
+            tail += self._left(now, done, total)
             print(f"{self._title}: {done:,}{of} {self._unit}{tail}", file=sys.stderr, flush=True)
+
+    def _left(self, now: float, done: int, total: int | None) -> str:
+        """How long it will take from `now` on, as a bar says too; empty where nobody can tell."""
+        began, before = self._first or (now, done)
+        if total is None or done <= before or now <= began:
+            return ""
+        left_s = (total - done) * (now - began) / (done - before)
+        return f", {tqdm.format_interval(left_s)} left"

@@ -84,24 +84,26 @@ def describe(store: Store) -> dict[str, Any]:
     manifest = store.manifest
     splits = {name: store.num_tokens(name) for name in ("train", "validation")}
     lengths = np.concatenate(list(splits.values()))
+    dropped = _dropped(store)
     return {
         "store": store.url,
         "fingerprint": store.fingerprint,
         "vocab_size": store.vocab_size,
         "tokenizer": manifest.tokenizer,
         "parts": len(manifest.parts),
-        "documents": manifest.documents,
-        "tokens": manifest.tokens,
-        "bytes": manifest.bytes,
+        "documents": store.documents,
+        "tokens": store.tokens,
+        "bytes": manifest.bytes - int(store.sizes(dropped)[0].sum()),
         "splits": {
             name: {"documents": len(counts), "tokens": int(counts.sum())}
             for name, counts in splits.items()
         },
         "empty": manifest.empty,
+        "dropped": manifest.dropped,
         "duplicate_ids": manifest.duplicate_ids,
         "rejected": manifest.rejected,
         "first_rejects": _first_rejects(store),
-        "sources": _sources(store),
+        "sources": _sources(store, set(dropped.tolist())),
         "lengths": histogram(lengths),
     }
 
@@ -184,7 +186,8 @@ def in_words(facts: dict[str, Any]) -> str:
         f"text        {facts['bytes']:,} bytes, {per_token:.2f} a token",
         f"parts       {facts['parts']:,}, of {facts['vocab_size']:,} token ids",
         f"duplicates  {facts['duplicate_ids']:,} ids stand at more than one document",
-        f"left out    {bad:,} bad records, {facts['empty']:,} empty documents",
+        f"left out    {bad:,} bad records, {facts['empty']:,} empty documents"
+        + (f", {facts['dropped']:,} repeated texts" if facts["dropped"] else ""),
     ]
     if bad:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in facts["rejected"].items())
@@ -266,11 +269,22 @@ def _show_run(what: str, kind: str) -> dict[str, Any]:
     return show_checkpoint(Path(what)) if kind == "checkpoint" else show_run(find_run(what))
 
 
-def _sources(store: Store) -> dict[str, int]:
+def _dropped(store: Store) -> np.ndarray:
+    """(dropped,) numbers of the documents that were left out as repeated."""
+    if not store.manifest.dropped:
+        return np.zeros(0, np.int64)
+    left = np.ones(store.manifest.documents, np.bool_)
+    for split in ("train", "validation"):
+        left[store.doc_ids(split)] = False
+    return np.flatnonzero(left)
+
+
+def _sources(store: Store, dropped: set[int]) -> dict[str, int]:
     count = store.manifest.documents
     if count > MOST_NAMED:
         return {}
-    return dict(Counter(store.origin(doc_id)[0] for doc_id in range(count)))
+    kept = (doc_id for doc_id in range(count) if doc_id not in dropped)
+    return dict(Counter(store.origin(doc_id)[0] for doc_id in kept))
 
 
 def _first_rejects(store: Store) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ def _store(what: str) -> tuple[dict[str, Any], list[str]]:
     found = opened.verify()
     if not found:
         click.echo(
-            f"{what} is whole: {opened.manifest.documents:,} documents in "
+            f"{what} is whole: {opened.documents:,} documents in "
             f"{len(opened.manifest.parts):,} parts, fingerprint {opened.fingerprint}"
         )
     return {"store": what, "fingerprint": opened.fingerprint}, found

@@ -11,8 +11,9 @@ from pathlib import Path
 from pipeline.commit import TaskRecord, define, find_record, key_of, record_bytes
 from pipeline.corpus import Document, Reject, Task, skipped
 from pipeline.encode import BATCH_CHARS, HOT, Ready, encode_documents, prepare_texts
-from pipeline.files import exists, join, remove, write_whole
-from pipeline.manifest import MANIFEST, PARTS
+from pipeline.errors import DataError
+from pipeline.files import exists, join, remove, sha256_of, write_whole
+from pipeline.manifest import MANIFEST, PARTS, read_manifest
 from pipeline.part import PartHead, PartWriter, dtype_for, writing_part
 from pipeline.progress import Seen
 from pipeline.records import Held, hold, read_task
@@ -46,6 +47,7 @@ class Builder:
         self._out = out
         self._settings = settings
         self._tell = tell
+        self._covered: frozenset[str] | None = None  # sha256 of the parts a manifest speaks for
         self._task: Task | None = None
         self._documents = self._tokens = self._bytes = 0
         self._rejects: list[Reject] = []
@@ -68,6 +70,9 @@ class Builder:
 
     def build(self, task: Task) -> TaskRecord:
         """Commit a task: its part, then its record. One that was committed is only looked up.
+
+        Where no manifest speaks for its part yet, that is hashed too: a build was cut short, and
+        nobody has looked at what the disk kept of it.
 
         Raises:
             DataError: A file changed while it was read, or the tokenizer gives wrong ids.
@@ -95,14 +100,21 @@ class Builder:
             eod=self._tokenizer.eod,
             dtype=dtype_for(self._tokenizer.vocab_size),
         )
+        if self._covered is None:  # before this builder removes the manifest
+            self._covered = _covered(self._out)
         record = find_record(self._out, head)
-        if record is None:
+        if record is None or not self._is_whole(record):
             if exists(join(self._out, MANIFEST)):
                 remove(join(self._out, MANIFEST))  # the store is no longer what it says
             with _no_collector():
                 record = self._write(task, held, definition, head)
             write_whole(join(self._out, PARTS, f"{head.key}.json"), record_bytes(record))
         return record
+
+    def _is_whole(self, record: TaskRecord) -> bool:
+        if self._covered and record.sha256 in self._covered:
+            return True
+        return sha256_of(join(self._out, PARTS, f"{record.key}.arrow")) == record.sha256
 
     def _write(
         self, task: Task, held: Held, definition: dict[str, object], head: PartHead
@@ -164,6 +176,14 @@ class Builder:
     def _read(self, num_bytes: int, *, of: int) -> None:
         self._bytes = min(self._bytes + num_bytes, of)  # the last line may leave its task
         self._tell(self.seen())
+
+
+def _covered(out: str) -> frozenset[str]:
+    """sha256 of the parts that a manifest names: who opens the store holds them against it."""
+    try:
+        return frozenset(part.sha256 for part in read_manifest(out).parts)
+    except DataError:  # there is none, or none that can be believed
+        return frozenset()
 
 
 def _peak_bytes() -> int:

@@ -104,18 +104,12 @@ class Extent:
     end: int
 
     def mark(self, options: SourceOptions) -> bytes:
-        """What ends a record where any stretch of bytes can be read by itself; empty if none can.
-
-        A separator that overlaps itself (two line ends) may be met at several places of one gap:
-        which of them counts is known only to who reads the file from its beginning.
-        """
+        """What ends a record where a stretch of bytes is read by itself; empty if it can not be."""
         if self.packing != "plain" or options.encoding != "utf-8":
             return b""
         if self.form == "jsonl":
             return b"\n"
-        mark = options.separator if self.form == "txt" else ""
-        overlaps = any(mark.startswith(mark[i:]) for i in range(1, len(mark)))
-        return b"" if overlaps else mark.encode()
+        return options.separator.encode() if self.form == "txt" else b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,10 @@ from pipeline.steady import Steady, patiently
 
 CHUNK = 1 << 20  # bytes read at a time
 TEMPORARY = ".longrow-"  # every half-written file of ours begins so
+_SAME = (  # by what the file systems tell one content of a file from another, those that say it
+    "size", "ETag", "etag", "mtime", "created", "updated", "LastModified", "last_modified",
+    "Last-Modified", "generation", "md5Hash", "Content-MD5", "blob_id",
+)  # fmt: skip
 
 
 def local_path(url: str) -> Path | None:
@@ -35,13 +39,18 @@ def join(url: str, *names: str) -> str:
 def filesystem(url: str) -> tuple[Any, str]:
     """The fsspec file system of a remote `url`, and its path there.
 
+    It remembers no listing: other processes write into the folders that this one has listed.
+
     Raises:
         DataError: Nobody here knows the scheme, or its package is not installed.
     """
     from fsspec.core import url_to_fs  # slow, and needed for remote files only
 
     try:
-        return url_to_fs(url)
+        try:
+            return url_to_fs(url, use_listings_cache=False)
+        except TypeError:  # sftp:// and gist:// know no such setting, and keep no listing
+            return url_to_fs(url)
     except (ValueError, ImportError) as error:
         raise DataError(
             f"{url} cannot be reached: {error}. Install the fsspec package of that scheme "
@@ -62,8 +71,16 @@ def open_binary(url: str, *, at: int = 0) -> IO[bytes]:
     system, name = filesystem(url)
     info = patiently(lambda: system.info(name), url=url, what="does not answer")
     size = info.get("size")
+    opened = False
 
     def open_at(place: int) -> IO[bytes]:
+        nonlocal opened
+        if opened and _stamp(system.info(name)) != _stamp(info):
+            raise DataError(
+                f"{url} was replaced while it was read. Let it be written to its end first, then "
+                "run this again."
+            )
+        opened = True
         if url.startswith(("http://", "https://")) and not info.get("partial"):
             file = system.open(name, "rb", block_size=0)  # a stream: it cannot seek
             while place and (dropped := file.read(min(place, CHUNK))):
@@ -104,6 +121,23 @@ def size_of(url: str) -> int | None:
         return int(system.info(name)["size"])
     except FileNotFoundError:
         return None
+
+
+def stamp_of(url: str) -> tuple[Any, ...] | None:
+    """What another content under the same name would change, as far as is known; None: no file."""
+    path = local_path(url)
+    try:
+        if path is not None:
+            found = path.stat()
+            return found.st_size, found.st_mtime_ns, found.st_ino
+        system, name = filesystem(url)
+        return _stamp(patiently(lambda: system.info(name), url=url, what="does not answer"))
+    except FileNotFoundError:
+        return None
+
+
+def _stamp(info: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(info.get(name) for name in _SAME)
 
 
 def list_folder(url: str) -> dict[str, int | None]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from pipeline.commit import TaskRecord
 from pipeline.corpus import NO_OFFSET, Reject
@@ -37,7 +38,7 @@ from pipeline.manifest import (
 )
 from pipeline.part import Counts, Part, dtype_for
 from pipeline.reasons import DAMAGED, NOT_UTF8, SKIPPED
-from pipeline.repeats import DROPPED, drop_list, find_repeats, without
+from pipeline.repeats import DROPPED, Dropped, Repeats, drop_list, without
 from pipeline.settings import BuildSettings
 from pipeline.store import repeated, write_index
 from pipeline.tokenizer import Tokenizer
@@ -116,9 +117,9 @@ def finish(
         if not exists(join(out, MANIFEST)):  # readable even if the build fails over them
             write_whole(join(out, REJECTS), files[REJECTS])
     _judge(records, rejects, settings=settings, out=out, inputs=inputs)
-    parts = [Part(join(out, record.entry.name)) for record in records]
-    lengths, splits, duplicates = _columns(parts)
-    dropped = find_repeats(parts) if settings.dedup == "exact" else []
+    lengths, splits, num_bytes, duplicates, dropped = _columns(
+        [join(out, record.entry.name) for record in records], dedup=settings.dedup == "exact"
+    )
     if dropped:
         splits = without(splits, dropped)
         files[DROPS] = drop_list(dropped)
@@ -149,7 +150,6 @@ def finish(
     _write(out, files, manifest)
     longest = max(record.longest for record in records)
     kept = splits != DROPPED
-    num_bytes = np.concatenate([part.numbers("num_bytes") for part in parts]) if dropped else None
     return BuildReport(
         documents=int(kept.sum()),
         documents_train=int((splits == 0).sum()),
@@ -157,7 +157,7 @@ def finish(
         tokens=int(lengths[kept].sum()),
         tokens_train=int(lengths[splits == 0].sum()),
         tokens_validation=int(lengths[splits == 1].sum()),
-        bytes=manifest.bytes if num_bytes is None else int(num_bytes[kept].sum()),
+        bytes=int(num_bytes[kept].sum()),
         empty=manifest.empty,
         cut=manifest.cut,
         pieces=manifest.pieces,
@@ -227,15 +227,36 @@ def _by_reason(records: Sequence[TaskRecord]) -> dict[str, int]:
 
 
 def _columns(
-    parts: Sequence[Part],
-) -> tuple[Counts, npt.NDArray[np.uint8], dict[str, int]]:
-    """Length and split of every document, and the ids that stand more than once."""
-    lengths, splits, uids = [], [], []
-    for part in parts:
+    urls: Sequence[str], *, dedup: bool
+) -> tuple[Counts, npt.NDArray[np.uint8], Counts, dict[str, int], list[Dropped]]:
+    """Length, split and bytes of every document, the ids that stand more than once, and repeats.
+
+    One part is open at a time: a remote one lies in memory, and local mappings are few.
+    """
+    lengths, splits, sizes, uids = [], [], [], []
+    repeats = Repeats()
+    for url in urls:
+        part = Part(url)
         lengths.append(part.num_tokens())
         splits.append(part.numbers("split").astype(np.uint8))
-        uids.append(part.uids())
-    return np.concatenate(lengths), np.concatenate(splits), repeated(uids)
+        sizes.append(part.numbers("num_bytes"))
+        uids.append(_copied(part.uids()))
+        if dedup:
+            repeats.add(part)
+        del part  # before the next is opened
+    return (
+        np.concatenate(lengths),
+        np.concatenate(splits),
+        np.concatenate(sizes),
+        repeated(uids),
+        repeats.found,
+    )
+
+
+def _copied(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column that does not keep its part open."""
+    chunks = [pa.concat_arrays([chunk, chunk.slice(0, 0)]) for chunk in column.chunks]
+    return pa.chunked_array(chunks, column.type)
 
 
 def _write(out: str, files: dict[str, bytes], manifest: Manifest) -> None:

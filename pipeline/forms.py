@@ -9,7 +9,7 @@ from typing import Literal
 from pipeline.archives import DamagedArchiveError, Packing, packing_of, unpack
 from pipeline.errors import DataError
 from pipeline.files import open_binary
-from pipeline.json_values import split_values
+from pipeline.json_values import is_too_deep, split_values
 
 Form = Literal["jsonl", "json", "csv", "txt", "wikitext", "parquet", "arrow", "arrow stream"]
 TABLES = ("parquet", "arrow", "arrow stream")  # read by columns.py
@@ -167,11 +167,11 @@ def _until_damage(raw: bytes, packing: Packing) -> Iterator[bytes]:
 def _is_object(line: bytes, *, whole: bool, key: str | None) -> bool:
     if not line.lstrip().startswith(b"{"):
         return False
-    if not whole:  # longer than the look
+    if not whole or is_too_deep(line):  # longer than the look, or a bad record
         return key is None or json.dumps(key).encode() in line
     try:
         value = json.loads(line.decode())
-    except (ValueError, RecursionError):
+    except ValueError:
         return False
     return isinstance(value, dict) and (key is None or key.split(".")[0] in value or key in value)
 

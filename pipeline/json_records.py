@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from pipeline.corpus import Document, Reject, SourceOptions
+from pipeline.json_values import DEEPEST, is_too_deep
 from pipeline.reasons import (
     BROKEN_JSON,
     LONE_SURROGATE,
@@ -32,6 +33,11 @@ def json_record(source: str, offset: int, line: bytes, options: SourceOptions) -
         line: The record.
         options: Keys of text and id.
     """
+    if is_too_deep(line):  # each parser has another bound, and one asks the stack
+        detail = f"more than {DEEPEST} levels of brackets"
+        return Reject(
+            source=source, record=offset, offset=offset, reason=BROKEN_JSON, detail=detail
+        )
     try:
         value = orjson.loads(line)
     except ValueError:
@@ -64,7 +70,7 @@ def _by_the_book(
     except UnicodeDecodeError as error:
         found = f"byte 0x{error.object[error.start]:02X}: {error.reason}"
         return reject(NOT_UTF8, found, at=error.start)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return reject(BROKEN_JSON, str(error))
     if not isinstance(value, dict):
         return reject(NOT_AN_OBJECT, f"a JSON {type(value).__name__}")

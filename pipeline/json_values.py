@@ -12,6 +12,24 @@ from pipeline.lines import Chunks
 _SIGN = re.compile(rb'["\[\]{},]')
 _STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)  # to the closing quote
 _BACKSLASH = 0x5C
+_OPEN_OR_CLOSE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)  # strings whole
+DEEPEST = 256  # levels of a record: no parser's own bound, nor the stack of who asks, comes first
+
+
+def is_too_deep(record: bytes) -> bool:
+    """Whether brackets outside of strings stand in each other more than `DEEPEST` times."""
+    if record.count(b"[") + record.count(b"{") <= DEEPEST:  # nearly always
+        return False
+    depth = 0
+    for found in _OPEN_OR_CLOSE.finditer(record):
+        sign = found[0]
+        if sign in (b"[", b"{"):
+            depth += 1
+            if depth > DEEPEST:
+                return True
+        elif sign in (b"]", b"}"):
+            depth -= 1
+    return False
 
 
 def split_values(chunks: Chunks, *, limit: int) -> Iterator[tuple[int, bytes | None]]:

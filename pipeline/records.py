@@ -9,9 +9,10 @@ from pipeline.archives import DamagedArchiveError, unpack
 from pipeline.columns import Block, Damage, read_blocks
 from pipeline.corpus import Document, Extent, Reject, SourceOptions, Task
 from pipeline.errors import DataError
-from pipeline.files import CHUNK, open_binary
+from pipeline.files import CHUNK, open_binary, stamp_of
 from pipeline.forms import TABLES
 from pipeline.lines import Chunks
+from pipeline.overlaps import between_records, overlaps_itself
 from pipeline.parsers import parse
 from pipeline.reasons import DAMAGED
 from pipeline.tables import documents_of
@@ -40,6 +41,9 @@ def hold(task: Task, *, limit: int = HOLD_BYTES) -> Held:
     Args:
         task: What to read.
         limit: Bytes to keep; what goes above is read a second time, and held against its hash.
+
+    Raises:
+        DataError: A file changed meanwhile.
     """
     identity: list[str] = []
     inputs: list[tuple[Input, ...] | None] = []
@@ -48,12 +52,15 @@ def hold(task: Task, *, limit: int = HOLD_BYTES) -> Held:
         digest = hashlib.sha256()
         kept: list[Input] = []
         size = 0
+        stamp = stamp_of(extent.url)
         for piece in _hashed(_input(extent, task.options), digest.update):
             size += _size(piece)
             if size <= left:
                 kept.append(piece)
             else:
                 kept.clear()
+        if stamp_of(extent.url) != stamp:
+            raise _changed(extent)
         identity.append(digest.hexdigest())
         inputs.append(tuple(kept) if size <= left else None)
         left -= size if size <= left else 0
@@ -92,10 +99,14 @@ def read_task(
         for _ in pieces:  # what lies behind damage belongs to the identity too
             pass
         if fresh and held and digest.hexdigest() != held.identity[index]:
-            raise DataError(
-                f"{extent.source} changed while it was read. Let the corpus be written to its end "
-                "first, then run the build again."
-            )
+            raise _changed(extent)
+
+
+def _changed(extent: Extent) -> DataError:
+    return DataError(
+        f"{extent.source} changed while it was read. Let the corpus be written to its end "
+        "first, then run the build again."
+    )
 
 
 def read_texts(tasks: Iterable[Task]) -> Iterator[str]:
@@ -142,6 +153,10 @@ def _input(extent: Extent, options: SourceOptions) -> Iterator[Input]:
         return
     if mark := extent.mark(options):
         # a record begins at `start` if what stands before it ends one
+        if overlaps_itself(mark):  # where it counts hangs on what stands before
+            with open_binary(extent.url) as file:
+                yield from between_records(file, extent.start, extent.end, mark)
+            return
         with open_binary(extent.url, at=max(extent.start - len(mark), 0)) as file:
             yield from _whole_records(file, extent.start, extent.end, mark)
         return

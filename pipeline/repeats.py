@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,27 +24,38 @@ class Dropped:
     same_as: int  # doc_id of the first with this text
 
 
-def find_repeats(parts: Sequence[Part]) -> list[Dropped]:
-    """Documents whose text stood before, in store order.
+class Repeats:
+    """Finds documents whose text stood before, part after part in store order.
 
-    Equal texts have equal ids, so no text is read: 16 bytes of hash a document are kept.
+    Equal texts have equal ids, so no text is read. In memory is a hash of every text that stood
+    first: about 130 bytes each, with the dictionary that it is found by.
+
+    Attributes:
+        found: The documents that repeat one, in store order.
     """
-    first: dict[bytes, int] = {}
-    found: list[Dropped] = []
-    for doc_id, (part, row) in enumerate(_rows(parts)):
-        digest = hashlib.blake2b(part.tokens(row).data, digest_size=16).digest()
-        same_as = first.setdefault(digest, doc_id)
-        if same_as != doc_id:
-            found.append(
-                Dropped(
-                    doc_id=doc_id,
-                    uid=part.value("uid", row),
-                    source=part.value("source", row),
-                    record=part.value("record", row),
-                    same_as=same_as,
+
+    def __init__(self) -> None:
+        self.found: list[Dropped] = []
+        self._first: dict[bytes, int] = {}
+        self._documents = 0
+
+    def add(self, part: Part) -> None:
+        """Look at the next part."""
+        for row in range(part.num_documents):
+            doc_id = self._documents + row
+            digest = hashlib.blake2b(part.tokens(row).data, digest_size=16).digest()
+            same_as = self._first.setdefault(digest, doc_id)
+            if same_as != doc_id:
+                self.found.append(
+                    Dropped(
+                        doc_id=doc_id,
+                        uid=part.value("uid", row),
+                        source=part.value("source", row),
+                        record=part.value("record", row),
+                        same_as=same_as,
+                    )
                 )
-            )
-    return found
+        self._documents += part.num_documents
 
 
 def without(splits: npt.NDArray[np.uint8], dropped: Sequence[Dropped]) -> npt.NDArray[np.uint8]:
@@ -61,9 +72,3 @@ def drop_list(dropped: Sequence[Dropped]) -> bytes:
         for entry in dropped
     )
     return b"".join((json.dumps(line, ensure_ascii=False) + "\n").encode() for line in lines)
-
-
-def _rows(parts: Sequence[Part]) -> Iterator[tuple[Part, int]]:
-    for part in parts:
-        for row in range(part.num_documents):
-            yield part, row

@@ -119,6 +119,17 @@ class BuildSettings:
             f"max_record_bytes = {self.max_record_bytes} must be above 0.",
         )
         _require(bool(self.text_key), "text_key must name a key.")
+        for name, given in (
+            ("text_key", self.text_key),
+            ("id_key", self.id_key),
+            ("separator", _unescaped(self.separator)),
+            *(("skip", entry) for entry in self.skip),
+        ):
+            _require(
+                not re.search(r"[\ud800-\udfff]", given),
+                f"{name} = {given!r} is no text: the command line held bytes that are not UTF-8. "
+                "Name it in UTF-8 (and a file that is not with its --encoding).",
+            )
         _require(
             self.max_document_tokens == 0 or self.max_document_tokens >= LEAST_DOCUMENT_TOKENS,
             f"max_document_tokens = {self.max_document_tokens} must be 0 (off) or at least "

@@ -32,7 +32,7 @@ def patiently(call: Callable[[], T], *, url: str, what: str) -> T:
             return call()
         except Exception as given:
             # fsspec says "not found" of a web server that is down
-            error = given.__cause__ if isinstance(given, FileNotFoundError) else given
+            error = _of_the_line(given) if isinstance(given, FileNotFoundError) else given
             if error is None or isinstance(error, _FINAL) or not _may_pass(error):
                 raise
             if attempt == TRIES:
@@ -43,6 +43,17 @@ def patiently(call: Callable[[], T], *, url: str, what: str) -> T:
                 ) from error
             _wait(FIRST_WAIT_S * 2 ** (attempt - 1))
     raise AssertionError
+
+
+def _of_the_line(missing: FileNotFoundError) -> BaseException | None:
+    """Why a file was not found, if that was an answer's status or no answer; None: it is missing.
+
+    The object stores' "no such key" comes with a cause too, and that one says nothing else.
+    """
+    cause = missing.__cause__
+    kinds = {kind.__name__ for kind in type(cause).__mro__}  # aiohttp's own are no OSError
+    answered = isinstance(getattr(cause, "status", None), int)
+    return cause if answered or kinds & {"OSError", "ClientConnectionError"} else None
 
 
 def _may_pass(error: BaseException) -> bool:

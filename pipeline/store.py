@@ -84,13 +84,15 @@ class Store:
 
     @property
     def documents(self) -> int:
-        """Documents of all splits."""
-        return self.manifest.documents
+        """Documents of all splits; those that were left out as repeated are in none."""
+        return self.manifest.documents - self.manifest.dropped
 
     @property
     def tokens(self) -> int:
         """Tokens of these; EOD not counted."""
-        return self.manifest.tokens
+        if not self.manifest.dropped:
+            return self.manifest.tokens
+        return sum(int(self.num_tokens(split).sum()) for split in ("train", "validation"))
 
     @property
     def vocab_size(self) -> int:

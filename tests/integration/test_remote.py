@@ -5,8 +5,11 @@ import gzip
 import http.server
 import json
 import os
+import pickle
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -18,7 +21,7 @@ from typing import Any
 import pytest
 
 from pipeline import steady
-from pipeline.build import build_store
+from pipeline.build import build_store, prepare, seal
 from pipeline.cache import PartCache
 from pipeline.client import RowClient
 from pipeline.errors import DataError
@@ -260,6 +263,40 @@ def test_a_corpus_and_its_store_live_on_s3(home: Path, bucket: str) -> None:
     remote.pipe(f"{bucket}/store/{part.name}", b"short")
     with pytest.raises(DataError, match=r"holds 5 bytes"):
         Store.open(f"{bucket}/store")
+
+
+BUILD_ELSEWHERE = """
+import pickle, sys
+from pipeline.build import prepare
+from pipeline.builder import Builder
+from pipeline.settings import BuildSettings
+
+corpus, tokenizer, out = sys.argv[1:]
+settings = BuildSettings(task_bytes=4_000)
+job = prepare([corpus], tokenizer=tokenizer, out=out, settings=settings)
+builder = Builder(tokenizer=job.tokenizer, out=out, settings=settings)
+sys.stdout.buffer.write(pickle.dumps([builder.build(task) for task in job.plan.tasks]))
+"""
+
+
+@pytest.mark.filterwarnings("ignore")  # of boto and moto, which are not ours
+def test_parts_that_another_process_wrote_on_s3_are_seen_by_who_listed_the_folder_before(
+    home: Path, bucket: str
+) -> None:
+    for text in ("more", "and more"):  # the second time there are parts to list
+        with (home / "in/a b.jsonl").open("a") as corpus:
+            corpus.write(json.dumps({"text": text}) + "\n")
+        told = {"tokenizer": str(home / "byte"), "out": f"{bucket}/store"}
+        job = prepare([str(home / "in")], **told, settings=BuildSettings(task_bytes=4_000))
+        done = subprocess.run(
+            [sys.executable, "-c", BUILD_ELSEWHERE, str(home / "in"), *told.values()],
+            check=True,
+            timeout=120,
+            stdout=subprocess.PIPE,
+        )
+        seal(job, pickle.loads(done.stdout))
+        build(home, [str(home / "in")], str(home / "again"))
+        assert texts(f"{bucket}/store") == texts(str(home / "again"))
 
 
 class Delay:

@@ -7,10 +7,10 @@ from unittest.mock import patch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline import records
+from pipeline import overlaps, records
 from pipeline.corpus import Document, Reject, SourceOptions, plan_tasks
 
-MARKS = ["|", "<|>", "\n---\n", "\n\n", "aba", "é|", "\r\n"]
+MARKS = ["|", "<|>", "\n---\n", "\n\n", "\n\n\n", "aba", "abaab", "\n-\n", "é|", "\r\n"]
 
 
 @given(
@@ -21,6 +21,12 @@ MARKS = ["|", "<|>", "\n---\n", "\n\n", "aba", "é|", "\r\n"]
     chunk=st.integers(1, 12),
     limit=st.integers(0, 60),
 )
+@example(
+    mark="aba", pieces=["", "ba", "b", "ab", "ba"] * 4, ended=True, task_bytes=4, chunk=3, limit=0
+)
+@example(
+    mark="\n-\n", pieces=["-\n", "-", "", "-\n-"] * 4, ended=True, task_bytes=5, chunk=2, limit=0
+)
 @example(mark="\n\n", pieces=["a", "\n", "b"], ended=True, task_bytes=3, chunk=1, limit=0)
 @example(mark="<|>", pieces=["a" * 30, "b"], ended=False, task_bytes=5, chunk=3, limit=100)
 @example(mark="<|>", pieces=["ab"] * 9, ended=False, task_bytes=7, chunk=4, limit=100)
@@ -29,11 +35,18 @@ def test_each_text_between_two_separators_is_a_document_once(
 ) -> None:
     data = mark.join(pieces) + mark * ended
     options = SourceOptions(separator=mark)
-    with tempfile.TemporaryDirectory() as folder, patch.object(records, "CHUNK", chunk):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(records, "CHUNK", chunk),
+        patch.object(overlaps, "CHUNK", chunk),
+    ):
         path = Path(folder, "a.txt")
         path.write_bytes(data.encode())
         found = []
-        for task in plan_tasks([str(path)], task_bytes=task_bytes, options=options).tasks:
+        raw = data.encode()
+        tasks = plan_tasks([str(path)], task_bytes=task_bytes, options=options).tasks
+        assert len(tasks) == max(-(-len(raw) // task_bytes), 1)  # cut, whatever the mark
+        for task in tasks:
             items = list(records.read_task(task, held=records.hold(task, limit=limit)))
             extent = task.extents[0]
             assert all(extent.start <= item.record < extent.end for item in items)
@@ -41,7 +54,6 @@ def test_each_text_between_two_separators_is_a_document_once(
     wanted = data.split(mark)
     wanted = wanted[:-1] if not wanted[-1] else wanted
     assert [item.text for item in found if isinstance(item, Document)] == wanted
-    raw = data.encode()
     assert all(
         raw[item.record :].startswith(text.encode())
         for item, text in zip(found, wanted, strict=True)

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import builder, finish
 from pipeline.build import build_store
 from pipeline.errors import DataError
+from pipeline.files import sha256_of
 from pipeline.finish import BuildReport
+from pipeline.part import Part
 from pipeline.progress import BuildProgress
 from pipeline.settings import BuildSettings, SettingsError
 from pipeline.store import Store
@@ -223,3 +226,49 @@ def test_progress_grows_to_the_whole(home: Path) -> None:
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         BuildSettings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dedup", ["off", "exact"])
+def test_finishing_a_store_opens_one_part_at_a_time(
+    home: Path, monkeypatch: pytest.MonkeyPatch, dedup: str
+) -> None:
+    mapped: list[int] = []
+
+    class Watched(Part):
+        def __init__(self, url: str) -> None:
+            super().__init__(url)
+            maps = Path("/proc/self/maps").read_text()
+            mapped.append(sum(str(home / "store/parts") in line for line in maps.splitlines()))
+
+    monkeypatch.setattr(finish, "Part", Watched)
+    report = build(home, dedup=dedup)
+    assert len(mapped) == report.parts > 10
+    assert set(mapped) == {1}
+
+
+def test_a_bit_that_flipped_in_a_part_of_a_build_cut_short_is_seen_and_the_part_built_anew(
+    home: Path,
+) -> None:
+    build(home)
+    whole = content(home / "store")
+    (home / "store/manifest.json").unlink()
+    part = sorted((home / "store/parts").glob("*.arrow"))[3]
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    build(home)
+    assert content(home / "store") == whole
+    assert Store.open(str(home / "store")).verify() == []
+
+
+def test_parts_that_a_manifest_speaks_for_are_not_hashed_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = build(home)
+    hashed: list[str] = []
+    monkeypatch.setattr(builder, "sha256_of", lambda url: hashed.append(url) or sha256_of(url))
+    lines(home / "in/a.jsonl", ["new", *(f"text {i} " * 9 for i in range(1, 80))])
+    build(home)
+    assert not hashed
+    (home / "store/manifest.json").unlink()
+    assert build(home).parts == report.parts == len(hashed)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.show import describe, in_words
 from pipeline.build import build_store
 from pipeline.errors import DataError
 from pipeline.finish import BuildReport
@@ -116,6 +117,13 @@ def test_repeated_texts_are_left_out_of_both_splits_and_listed(home: Path) -> No
     ids = sorted([*store.doc_ids("train"), *store.doc_ids("validation")])
     assert [store.text(i) for i in ids] == list(dict.fromkeys(texts(store)))
     assert sum(store.num_tokens("train")) == report.tokens_train
+    facts = describe(store)  # and every other count of documents is the same
+    assert (facts["documents"], facts["tokens"]) == (store.documents, store.tokens)
+    assert (facts["documents"], facts["tokens"]) == (report.documents, report.tokens)
+    assert (facts["bytes"], facts["dropped"]) == (report.bytes, 2)
+    assert sum(facts["sources"].values()) == report.documents
+    assert sum(row["documents"] for row in facts["lengths"]) == report.documents
+    assert "documents   80," in in_words(facts)
     dropped = [json.loads(line) for line in lines_of(home / "store/dropped.jsonl")]
     assert [(d["uid"], d["source"], d["same_as"]) for d in dropped] == [
         ("b.txt", "b.txt", 3),
@@ -215,6 +223,10 @@ def test_line_ends_are_kept_unless_they_are_asked_to_change(home: Path) -> None:
         {"newlines": "cr"},
         {"dedup": "near"},
         {"document_timeout_s": 0},
+        {"separator": "\udcff"},  # as Python has a byte of the command line that is no UTF-8
+        {"text_key": "te\udcffxt"},
+        {"id_key": "\udcff"},
+        {"skip": ("a:1", "\udcff")},
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, object]) -> None:

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import zstandard
 
-from pipeline import reasons
+from pipeline import reasons, records
 from pipeline.corpus import Document, Plan, Reject, SourceOptions, plan_tasks
 from pipeline.errors import DataError
 from pipeline.records import hold, read_task
+from tests.slow_files import SlowFiles
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -186,3 +188,45 @@ def test_a_file_that_changes_under_the_reader_is_named(tmp_path: Path) -> None:
     (item,) = read_task(task, held=held)  # what was hashed is what is built
     assert isinstance(item, Document)
     assert item.text == "one"
+
+
+@pytest.mark.parametrize("scheme", ["", "slow://"])
+@pytest.mark.parametrize("limit", [0, 1 << 20])
+def test_a_file_that_is_replaced_at_the_first_look_at_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, limit: int
+) -> None:
+    fsspec.register_implementation("slow", SlowFiles, clobber=True)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl("one", "two"))
+    (task,) = plan_tasks([scheme + str(path)], task_bytes=1 << 20).tasks
+    monkeypatch.setattr(records, "CHUNK", 10)
+    hashed = records._hashed
+
+    def replacing(pieces: Any, digest: Any) -> Any:
+        for number, piece in enumerate(hashed(pieces, digest)):
+            if number == 1:
+                (tmp_path / "new").write_bytes(jsonl("six", "ten"))
+                (tmp_path / "new").replace(path)
+            yield piece
+
+    monkeypatch.setattr(records, "_hashed", replacing)
+    with pytest.raises(DataError, match=r"a\.jsonl changed while it was read"):
+        hold(task, limit=limit)
+
+
+@pytest.mark.parametrize("levels", [600, 100_000])
+def test_a_first_record_that_is_nested_too_deep_leaves_its_file_what_it_is(
+    tmp_path: Path, levels: int
+) -> None:
+    bad = '{"text": "a", "deep": ' + "[" * levels + "]" * levels + "}"
+    data = bad.encode() + b'\n{"text": "b"}\n'
+
+    def found(depth: int) -> list[Document | Reject]:
+        return found(depth - 1) if depth else items_of(tmp_path / "a.txt", data)
+
+    first, second = found(0)
+    assert isinstance(first, Reject)
+    assert first.reason == reasons.BROKEN_JSON
+    assert isinstance(second, Document)
+    assert second.text == "b"
+    assert found(500) == [first, second]

@@ -1,10 +1,14 @@
 """Files appear whole or not at all, and inputs are named by what they share."""
 
 import errno
+import io
 import os
 from pathlib import Path
+from typing import Any, ClassVar
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from pipeline.errors import DataError
 from pipeline.files import (
@@ -64,6 +68,55 @@ def test_a_remote_file_reads_back_and_is_listed() -> None:
     assert list_folder(url) == {"parts": None}
     assert sha256_of(join(url, "parts", "a.bin")).startswith("ba7816bf")
     assert names(url) == ["parts/a.bin"]
+
+
+class Strict(MemoryFileSystem):
+    """A file system that takes no setting it does not know, as that of sftp:// does."""
+
+    protocol = "strict"
+    store: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def test_a_file_system_that_knows_no_listings_is_reached_all_the_same() -> None:
+    fsspec.register_implementation("strict", Strict, clobber=True)
+    write_whole("strict:///x/a", b"abc")
+    assert read_bytes("strict:///x/a") == b"abc"
+
+
+class Replaced(MemoryFileSystem):
+    """A file system on which a file is replaced by another of its size when a read breaks off."""
+
+    protocol = "replaced"
+    store: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
+    breaks: ClassVar[list[bool]] = []  # whether the next opening breaks off, and is replaced
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        file = super()._open(path, mode, **options)
+        if "r" not in mode or not self.breaks:
+            return file
+        if self.breaks.pop():
+            self.pipe_file(path, b"b" * 30)
+        return io.BytesIO(b"a" * 10)  # and there it ends
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_remote_file_that_is_replaced_while_it_is_read_is_never_half_of_each(
+    monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    monkeypatch.setattr("pipeline.steady._wait", lambda _: None)
+    fsspec.register_implementation("replaced", Replaced, clobber=True)
+    url = "replaced:///a.txt"
+    write_whole(url, b"a" * 30)
+    Replaced.breaks = [replaced]
+    if replaced:
+        with pytest.raises(DataError, match=r"a\.txt was replaced while it was read"):
+            read_bytes(url)
+    else:
+        assert read_bytes(url) == b"a" * 30
+    assert not Replaced.breaks
 
 
 def test_an_unknown_scheme_is_refused_in_a_sentence() -> None:
