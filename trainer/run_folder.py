@@ -1,7 +1,9 @@
 """A run's folder: what lies where, which attempt may write, and the lines of its metrics.
 
-config.json  config.toml     the resolved config of the first start
+config.json                  the resolved config of the last start
 mlflow.json                  which MLflow run this is
+driver.json                  there while a process drives the run, and says which (stop_request.py)
+stop.json                    there from the wish to stop until that process has ended
 attempts/0001.json ...       one a start of the workers: from which step, with how many
 metrics.jsonl                one line a step, the truth about the run
 checkpoints/                 step_00000100-a0001 ... (checkpoint.py)
@@ -9,7 +11,9 @@ evaluations/                 one file an evaluation; by_minutes.json: where the 
 anchors/                     states of the rows along the way (anchors.py)
 heartbeat                    touched every few seconds while the run trains; then it is removed
 profile/                     attempt-0001-rank-0.json: a trace, with trainer.profile
-summary.json                 written when the run is done
+errors/                      attempt-0001-rank-0.txt: what a worker died of
+samples/                     texts that the run wrote when it was done
+summary.json                 the closing table; written when a start ends, done or stopped
 """
 
 import json
@@ -26,7 +30,9 @@ from pipeline.errors import DataError
 from pipeline.files import write_whole
 from trainer.errors import ConfigError, OvertakenError
 
-_OF_A_STEP = re.compile(r"(?:memory_|context_)?step_(\d+)(?:_[LM]\d+)?\.(?:json|png)$")
+_OF_A_STEP = re.compile(
+    r"(?:memory_|context_)?step_(\d+)(?:_[LM]\d+)?(?:-[0-9a-f]{8})?\.(?:json|png)$"
+)
 HEARTBEAT, BY_MINUTES = "heartbeat", "by_minutes.json"
 
 
