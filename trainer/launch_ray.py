@@ -20,6 +20,7 @@ import ray.train.torch
 import torch
 from ray.exceptions import RayActorError
 from ray.train.v2._internal.execution.callback import ControllerCallback
+from ray.train.v2._internal.execution.context import get_train_context
 from ray.util import get_current_placement_group, remove_placement_group
 
 from pipeline.growing import open_documents
@@ -27,12 +28,13 @@ from pipeline.server_actor import ActorReader
 from trainer.blame import first_line, is_collateral, tell, tell_death
 from trainer.board import Entered, News, Verdict
 from trainer.board_actor import Arrivals, BoardReporter, BoardWatch
-from trainer.endings import ended_before_it_began, gave_up
+from trainer.endings import ended_before_it_began, ended_without_workers, gave_up
 from trainer.errors import ConfigError
 from trainer.group import Group
 from trainer.loop import train
 from trainer.plan import TrainPlan
 from trainer.run_folder import RunFolder
+from trainer.settings import DETERMINISTIC_CUBLAS
 from trainer.temp_folder import temp_folder
 
 POLL_S = 0.25
@@ -44,6 +46,7 @@ ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a config keep their meaning
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # a death is seen, and an end, this soon
+    **DETERMINISTIC_CUBLAS,
 }
 
 
@@ -54,7 +57,9 @@ def _work(config: dict[str, Any]) -> Verdict:
     rank = ray.train.get_context().get_world_rank()
     actor, place = ray.get_runtime_context().current_actor, get_current_placement_group()
     entered: Entered = ray.get(board.enter.remote(rank, actor, place))
-    reporter = BoardReporter(board)
+    if entered.verdict is not None:  # it is all over: Ray Train has not heard of it
+        return entered.verdict
+    reporter = BoardReporter(board, drains=_drains)
     try:
         tired = entered.starts > plan.cluster.retries + 1
         verdict = gave_up(plan, entered) if tired else _train(plan, reporter)
@@ -65,6 +70,16 @@ def _work(config: dict[str, Any]) -> Verdict:
         raise  # Ray Train starts the workers again
     reporter.close(verdict)
     return verdict
+
+
+def _drains() -> str:
+    """Why this worker's run must stop: Ray takes a node of it away; empty if it takes none."""
+    # What Ray Train has told this worker. Its get_preemption_info() tells the same and is a barrier
+    # of all workers, which would hold those that live when one has died.
+    told = get_train_context().preemption_context.preemption_info
+    if told is None:
+        return ""
+    return f"the node of rank {', '.join(map(str, told.preempted_ranks))} drains"
 
 
 def _train(plan: TrainPlan, reporter: BoardReporter) -> Verdict:
@@ -179,6 +194,7 @@ class _Fit:
         self._result: list[Any] = []
         self._ping: Any = None  # what the controller was asked when nothing moved
         self._ping_sent = 0.0
+        self._ever_worked = False
         self.told_of_checkpoint = False
         self.error = ""
 
@@ -211,7 +227,8 @@ class _Fit:
                     return verdict
             elif reason and (not self._arrived.workers or news.quiet_s > QUIET_S):
                 self.clear_away()
-                return ended_before_it_began(self._plan, reason)
+                ending = ended_without_workers if self._ever_worked else ended_before_it_began
+                return ending(self._plan, reason)
             else:
                 self._end_what_hangs(on_news, news.silent_s)
         last = self._drain("", wait_s=BOARD_S) or News()
@@ -228,6 +245,7 @@ class _Fit:
             return None
         news, arrivals = told
         self._arrived.workers.extend(arrivals.workers)
+        self._ever_worked |= bool(arrivals.workers)
         self._arrived.places.extend(arrivals.places)
         self._arrived.controllers.extend(arrivals.controllers)
         self.told_of_checkpoint |= any(line["kind"] == "checkpoint" for line in news.lines)

@@ -37,6 +37,7 @@ LINES = 30  # a call; MLflow takes at most 1,000 metrics in one
 TRIES = 3  # of one thing, before it is told and left out
 PERIOD_S = 2.0
 CLOSE_S = 60.0
+ANSWER_S = 10.0  # that a server may take to say whether it knows a run; its first step waits for it
 # How MLflow says that its server does not answer, or not now, or not to us, or that the database is
 # another's: no fault of what was sent.
 AWAY = re.compile(
@@ -151,7 +152,9 @@ class Tracker:
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # not how it makes its tables
         try:
             client = MlflowClient(tracking_uri=uri)
-            run_id = (run_id and _known(client, run_id)) or _begin(client, run)
+            if run_id and _in_time(lambda: _known(client, run_id), wait_s=ANSWER_S):
+                return cls(client, run_id, run.tags, held=None, warn=warn)  # the thread looks
+            run_id = _begin(client, run)
             held = _go_on(client, run_id, run.tags)
         except Exception as error:
             first = str(error).splitlines()[0][:200]
@@ -252,18 +255,19 @@ class Tracker:
                 self._client.log_batch(self.run_id, metrics=points)
                 self._held.scored.add(model_id)
 
-    def close(self, status: str) -> None:
+    def close(self, status: str, *, wait_s: float = CLOSE_S) -> None:
         """Send what is left and set the run's status.
 
         Args:
             status: A verdict's, "overtaken" or "crashed".
+            wait_s: Seconds that MLflow is given for it.
         """
         self._status = STATUS.get(status, "FAILED")
         self._closing.set()
-        self._thread.join(CLOSE_S)
+        self._thread.join(wait_s)
         if self._thread.is_alive():
             self._warn(
-                f"MLflow did not take everything in {CLOSE_S:.0f} s. The run's metrics.jsonl has "
+                f"MLflow did not take everything in {wait_s:.0f} s. The run's metrics.jsonl has "
                 "all of it; `longrow resume` on this run sends what is missing."
             )
 
@@ -395,6 +399,27 @@ def _known(client: MlflowClient, run_id: str) -> str:
         return ""
 
 
+def _in_time(ask: Callable[[], str], *, wait_s: float) -> str:
+    """What `ask` gives, or what it raises; TimeoutError if it gives nothing in time."""
+    answers: list[str] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            answers.append(ask())
+        except Exception as error:  # noqa: BLE001 - carried to the one who asked
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="mlflow-known", daemon=True)
+    thread.start()
+    thread.join(wait_s)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise TimeoutError(f"it has not answered in {wait_s:.0f} s")
+    return answers[0]
+
+
 def _begin(client: MlflowClient, run: TrackedRun) -> str:
     """A new MLflow run."""
     found = client.get_experiment_by_name(run.experiment)
@@ -409,8 +434,8 @@ def _begin(client: MlflowClient, run: TrackedRun) -> str:
     return run_id
 
 
-def end_if_running(uri: str, run_id: str) -> bool:
-    """Set a run that is RUNNING to KILLED; whether it was.
+def end_if_running(uri: str, run_id: str, *, status: str = "KILLED") -> bool:
+    """Set a run that is RUNNING to `status`; whether it was.
 
     Raises:
         ConfigError: MLflow cannot be reached there, or does not know the run.
@@ -422,7 +447,7 @@ def end_if_running(uri: str, run_id: str) -> bool:
         client = MlflowClient(tracking_uri=uri)
         if client.get_run(run_id).info.status != "RUNNING":
             return False
-        client.set_terminated(run_id, "KILLED")
+        client.set_terminated(run_id, status)
     except (MlflowException, OSError) as error:
         raise ConfigError(
             f"MLflow at {uri} cannot be used for run {run_id} "
