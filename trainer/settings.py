@@ -11,7 +11,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from trainer.errors import ConfigError
 
-
 # What torch's deterministic algorithms want of cuBLAS, in the environment before its first use.
 DETERMINISTIC_CUBLAS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 # Names of what signs a URL or opens a door, in the query of one.
@@ -177,8 +176,8 @@ class EvaluateSettings:
             _require(value >= 0, f"evaluate.{name} = {value} must not be negative.")
         _require(
             self.patience == 0 or self.happens,
-            f"evaluate.patience = {self.patience} counts evaluations, and there are none during training: "
-            "set evaluate.every or evaluate.minutes, or leave evaluate.patience at 0.",
+            f"evaluate.patience = {self.patience} counts evaluations, and there are none during "
+            "training: set evaluate.every or evaluate.minutes, or leave evaluate.patience at 0.",
         )
         _require(
             all(length >= 0 for length in self.memory),

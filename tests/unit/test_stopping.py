@@ -61,14 +61,19 @@ def test_who_drives_a_run_shows_life_from_the_first_and_rests_only_what_is_its_o
     assert folder.read_json(DRIVER) == {"launch": "another"}
 
 
+def _begin_and_leave(folder: RunFolder, *, begun: bool) -> None:
+    with _kept_if_begun(folder) as event:
+        folder.create()
+        if begun:
+            event.set()
+        raise SystemExit
+
+
 def test_a_folder_that_is_new_goes_again_if_nothing_began(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     for begun, there in ((False, False), (True, True), (False, True)):  # the last: not new
-        with pytest.raises(SystemExit), _kept_if_begun(folder) as event:
-            folder.create()
-            if begun:
-                event.set()
-            raise SystemExit
+        with pytest.raises(SystemExit):
+            _begin_and_leave(folder, begun=begun)
         assert folder.path.exists() is there
 
 
