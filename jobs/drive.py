@@ -32,7 +32,7 @@ from trainer.load import check_initial
 from trainer.plan import TrainPlan, changes, check_identity
 from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
-from trainer.stop_request import asked_to_stop, driving
+from trainer.stop_request import DRIVER, asked_to_stop, driving
 from trainer.summary import Summary, read_scores, summarize
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def drive(
     plan = replace(plan_of(config, folder, store), reshard=reshard)
     changed = _check_it_is_this_run(folder, plan)
     with ExitStack() as stack:
-        begun = stack.enter_context(_kept_if_begun(folder))
+        begun = stack.enter_context(_kept_if_begun(folder, first=is_first_rank(config)))
         _make_folder(config, folder)
         if is_first_rank(config):  # before Ray is there: `longrow stop` is heard from here on
             stack.enter_context(driving(folder, launch=plan.launch))
@@ -163,14 +163,15 @@ def drive(
 
 
 @contextmanager
-def _kept_if_begun(folder: RunFolder) -> Iterator[threading.Event]:
-    """Remove a folder that is new if the event is not set at an error: nothing began."""
-    new, begun = not folder.path.exists(), threading.Event()
+def _kept_if_begun(folder: RunFolder, *, first: bool) -> Iterator[threading.Event]:
+    """The first rank: remove a folder that is new if there is an error before the event is set."""
+    new, begun = first and not folder.path.exists(), threading.Event()
     try:
         yield begun
     except BaseException:
-        if new and not begun.is_set():
-            shutil.rmtree(folder.path, ignore_errors=True)  # another rank may do the same
+        # Nothing began, so nothing stays, unless another start has taken it over meanwhile.
+        if new and not begun.is_set() and not (folder.path / DRIVER).exists():
+            shutil.rmtree(folder.path)
         raise
 
 

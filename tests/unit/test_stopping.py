@@ -62,7 +62,7 @@ def test_who_drives_a_run_shows_life_from_the_first_and_rests_only_what_is_its_o
 
 
 def _begin_and_leave(folder: RunFolder, *, begun: bool) -> None:
-    with _kept_if_begun(folder) as event:
+    with _kept_if_begun(folder, first=True) as event:
         folder.create()
         if begun:
             event.set()
@@ -75,6 +75,19 @@ def test_a_folder_that_is_new_goes_again_if_nothing_began(tmp_path: Path) -> Non
         with pytest.raises(SystemExit):
             _begin_and_leave(folder, begun=begun)
         assert folder.path.exists() is there
+
+
+def test_a_folder_that_another_start_has_taken_stays(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(SystemExit), _kept_if_begun(folder, first=True):
+        _taken_by_another(folder)
+    assert folder.read_json(DRIVER) == {"launch": "another"}
+
+
+def _taken_by_another(folder: RunFolder) -> None:
+    folder.create()
+    folder.write_json(DRIVER, {"launch": "another"})
+    raise SystemExit
 
 
 def test_a_worker_that_comes_when_all_is_over_is_told_how_it_ended() -> None:
