@@ -40,6 +40,7 @@ from trainer.temp_folder import temp_folder
 POLL_S = 0.25
 BOARD_S = 30.0  # a board that does not answer for so long is replaced
 QUIET_S = 15.0  # workers that say nothing for so long are not there
+EARLY_S = 15.0  # from a stop without workers to the return of fit()
 ENDING_S = 30.0  # from the workers' verdict to the return of fit()
 # Read by the processes that Ray starts, so they must stand in the environment before ray.init().
 ENVIRONMENT = {
@@ -144,6 +145,8 @@ def launch_ray(
     """
     use_gpu = _check_resources(plan)
     board = BoardWatch(deadline_s=min(BOARD_S, plan.cluster.hang_timeout_s))
+    if reason := stop_reason():
+        return ended_before_it_began(plan, reason)
     deaths = 0  # of controllers, with no checkpoint between
     with temp_folder() as storage:
         for number in itertools.count(1):
@@ -226,7 +229,7 @@ class _Fit:
                     self.clear_away()
                     return verdict
             elif reason and (not self._arrived.workers or news.quiet_s > QUIET_S):
-                self.clear_away()
+                self._end_early(thread)
                 ending = ended_without_workers if self._ever_worked else ended_before_it_began
                 return ending(self._plan, reason)
             else:
@@ -238,6 +241,14 @@ class _Fit:
             return verdict
         on_news(News(notes=[f"Ray Train ended the workers: {self.error}."]))
         return None
+
+    def _end_early(self, thread: threading.Thread) -> None:
+        """End fit() however far it is: Ray ends the whole process if it is shut down in one."""
+        until = time.monotonic() + EARLY_S
+        while thread.is_alive() and time.monotonic() < until:
+            self._drain("", wait_s=POLL_S)  # the controller, and workers, may still come
+            self.clear_away()
+            thread.join(POLL_S)
 
     def _drain(self, reason: str, *, wait_s: float) -> News | None:
         told = self._board.drain(reason, wait_s=wait_s)
