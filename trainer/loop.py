@@ -160,6 +160,7 @@ class _Rank:
             group,
             store,
             training,
+            attempt=attempt.number,
             reporter=reporter,
             ledger=self._ledger,
             consent=self._consent,
@@ -203,7 +204,10 @@ class _Rank:
                 return self._stop()
             if self._examiner.is_best() and plan.checkpoint.keep_best:
                 self._consent.guard(self._save)
-            if training.step >= plan.trainer.steps or self._is_over():
+            over = training.step < plan.trainer.steps and self._is_over()
+            if over and not self._examiner.score_if_due(last=True):
+                return self._stop()
+            if over or training.step >= plan.trainer.steps:
                 self._save_and_wait()
                 return Verdict(status="done", step=training.step)
             waited_s = self._client.waited_s

@@ -234,6 +234,8 @@ def restore(
             average = begin_average(model)  # it was switched on: from here
         rows = RowsState.from_json(saved["rows"])
         counters = Counters(**saved["counters"])
+        if saved["plan"]["model"]["memory"] != plan.model.memory:  # of another length: no measure
+            counters = replace(counters, metric="", best=None, best_step=0, stale=0, scored=0)
         if counters.skipped_in_row >= SKIPS_IN_ROW:  # it was stopped for that: another chance
             counters = replace(counters, skipped_in_row=0)
         layout = Layout(**saved["plan"]["layout"])
