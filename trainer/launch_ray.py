@@ -23,6 +23,7 @@ from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.util import get_current_placement_group, remove_placement_group
 
+from pipeline.errors import DataError
 from pipeline.growing import open_documents
 from pipeline.server_actor import ActorReader
 from trainer.blame import first_line, is_collateral, tell, tell_death
@@ -65,8 +66,8 @@ def _work(config: dict[str, Any]) -> Verdict:
         tired = entered.starts > plan.cluster.retries + 1
         verdict = gave_up(plan, entered) if tired else _train(plan, reporter)
     except Exception as error:
-        path = RunFolder(plan.folder).keep_error(rank, traceback.format_exc())
-        reporter.failed(f"{tell(rank, error)} ({path})", collateral=is_collateral(error))
+        where = _keep_error(plan, rank, traceback.format_exc())
+        reporter.failed(f"{tell(rank, error)} ({where})", collateral=is_collateral(error))
         reporter.close()
         raise  # Ray Train starts the workers again
     reporter.close(verdict)
@@ -81,6 +82,14 @@ def _drains() -> str:
     if told is None:
         return ""
     return f"the node of rank {', '.join(map(str, told.preempted_ranks))} drains"
+
+
+def _keep_error(plan: TrainPlan, rank: int, text: str) -> str:
+    """Where the traceback is, or why it is nowhere: a full disk must not hide what happened."""
+    try:
+        return str(RunFolder(plan.folder).keep_error(rank, text, launch=plan.launch))
+    except (OSError, DataError) as error:
+        return f"its traceback could not be kept: {error}"
 
 
 def _train(plan: TrainPlan, reporter: BoardReporter) -> Verdict:
