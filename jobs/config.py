@@ -334,6 +334,7 @@ def _together(
     rows: Layout,
     trainer: TrainerSettings,
     evaluate: EvaluateSettings,
+    checkpoint: CheckpointSettings,
     cluster: ClusterSettings,
     **_others: Any,
 ) -> Iterator[str]:
@@ -342,6 +343,12 @@ def _together(
         yield (
             "evaluate.memory holds 0, and model.same_length lets a query see `memory` keys: it "
             "would see none. Leave 0 out."
+        )
+    if checkpoint.keep_best > 1 and not evaluate.happens:
+        yield (
+            f"checkpoint.keep_best = {checkpoint.keep_best} wants the best of several evaluations, "
+            "and there are none during training: set evaluate.every or evaluate.minutes, or leave "
+            "it out."
         )
     if cluster.launcher == "local":
         return

@@ -3,10 +3,12 @@
 import os
 import secrets
 import shutil
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +32,7 @@ from trainer.load import check_initial
 from trainer.plan import TrainPlan, changes, check_identity
 from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
-from trainer.stop_request import asked_to_stop, driving
+from trainer.stop_request import DRIVER, asked_to_stop, driving
 from trainer.summary import Summary, read_scores, summarize
 
 if TYPE_CHECKING:
@@ -126,24 +128,20 @@ def drive(
     plan = replace(plan_of(config, folder, store), reshard=reshard)
     changed = _check_it_is_this_run(folder, plan)
     with ExitStack() as stack:
+        begun = stack.enter_context(_kept_if_begun(folder, first=is_first_rank(config)))
+        _make_folder(config, folder)
+        if is_first_rank(config):  # before Ray is there: `longrow stop` is heard from here on
+            stack.enter_context(driving(folder, launch=plan.launch))
         stack.enter_context(_ray_for(config, ray_is_up=ray_is_up))
         wish = stack.enter_context(stop_wish(sent()))
-        new = not folder.path.exists()
-        _make_folder(config, folder)
-        if is_first_rank(config):
-            stack.enter_context(driving(folder, launch=plan.launch))
-        try:
-            tracked = track(config, folder, store, changed=changed, warn=say)
-        except ConfigError:
-            if new:
-                shutil.rmtree(folder.path)  # nothing began: nothing stays
-            raise
-        status = "crashed"
+        tracked = track(config, folder, store, changed=changed, warn=say)
+        begun.set()
+        status, at_once = "crashed", False
         try:
             plan = replace(plan, mlflow_run_id=tracked.run_id)
             for line in folder.lines():
                 tracked.line(line)  # what an earlier start could not send; the rest is left out
-            verdict = _launch(plan, tracked, _told_once(wish, folder, build))
+            verdict = _launch(plan, tracked, _told_once(wish, config, folder, build))
             store = _newest(store)
             # Of a run that is another process's now, nothing is written or set any more.
             status = OVERTAKEN if verdict.kind == OVERTAKEN else verdict.status
@@ -152,12 +150,12 @@ def drive(
             if status != OVERTAKEN and is_first_rank(config):
                 for line in folder.lines():
                     tracked.line(line)  # what a lost board could not pass on
-                _keep(config, folder, store, tracked, summary)
+                _keep(config, folder, store, tracked, summary, status=status)
         except (KeyboardInterrupt, SystemExit, Terminated):
-            status = "stopped"
+            status, at_once = "stopped", True
             raise
         finally:
-            tracked.close(status)
+            tracked.close(status, at_once=at_once)
     code, message = _code(verdict), _message(verdict, folder)
     if build and build.failure() and verdict.status != "done":
         code, message = (
@@ -165,6 +163,19 @@ def drive(
             f"The build of the store failed. {build.failure()} {message}",
         )
     return Driven(summary=summary, code=code, message=message)
+
+
+@contextmanager
+def _kept_if_begun(folder: RunFolder, *, first: bool) -> Iterator[threading.Event]:
+    """The first rank: remove a folder that is new if there is an error before the event is set."""
+    new, begun = first and not folder.path.exists(), threading.Event()
+    try:
+        yield begun
+    except BaseException:
+        # Nothing began, so nothing stays, unless another start has taken it over meanwhile.
+        if new and not begun.is_set() and not (folder.path / DRIVER).exists():
+            shutil.rmtree(folder.path)
+        raise
 
 
 def find_folder(config: RunConfig, resume: str) -> RunFolder:
@@ -268,36 +279,40 @@ def _launch(plan: TrainPlan, tracked: Track, stop_reason: Callable[[], str]) -> 
         from trainer.launch_local import launch_local as launch
 
     folder, began = RunFolder(plan.folder), [0.0]
+    beats = plan.cluster.launcher == "ray" or os.environ.get("RANK", "0") == "0"
 
     def on_news(news: News) -> None:
-        if time.monotonic() - began[0] > BEAT_S:
+        if beats and time.monotonic() - began[0] > BEAT_S:
             began[0] = time.monotonic()
             folder.beat()
         _pass_on(news, plan, tracked, progress)
 
-    try:
-        with Progress("training", unit="steps") as progress:
-            return launch(plan, on_news=on_news, stop_reason=stop_reason)
-    finally:
-        folder.rest()
+    with Progress("training", unit="steps") as progress:
+        return launch(plan, on_news=on_news, stop_reason=stop_reason)
 
 
-def _told_once(wish: StopWish, folder: RunFolder, build: "Beside | None") -> Callable[[], str]:
+def _told_once(
+    wish: StopWish, config: RunConfig, folder: RunFolder, build: "Beside | None"
+) -> Callable[[], str]:
     """Why to stop; a person's wish is answered when it is first seen."""
     said: list[str] = []
+    # The first rank alone: it removed what was meant for an earlier start. The others are told by
+    # its vote.
+    looks = is_first_rank(config)
 
     def reason() -> str:
-        if not said and (why := wish.reason() or _asked_from_elsewhere(folder)):
+        asked = "`longrow stop` was called" if looks and asked_to_stop(folder) else ""
+        if not said and (why := wish.reason() or asked):
             said.append(why)
-            say("Stopping after the current step, with a checkpoint; once more ends at once.")
+            wish.signal = wish.signal or signal.SIGTERM  # the next one is the second
+            say(
+                "Stopping after the current step, with a checkpoint; Ctrl-C or SIGTERM now ends "
+                "it at once."
+            )
         failed = "the build of the store failed" if build and build.failure() else ""
         return said[0] if said else failed
 
     return reason
-
-
-def _asked_from_elsewhere(folder: RunFolder) -> str:
-    return "`longrow stop` was called" if asked_to_stop(folder) else ""
 
 
 def _pass_on(news: News, plan: TrainPlan, tracked: Track, progress: Progress) -> None:
@@ -346,11 +361,14 @@ def _keep(
     store: Store | GrowingStore,
     tracked: Track,
     summary: Summary,
+    *,
+    status: str,
 ) -> None:
     """Write summary.json, the pictures and the samples, and hand them to MLflow."""
     from trainer.pictures import loss_by_offset, loss_over_steps
 
-    folder.write_json("summary.json", summary.to_json())
+    told = {"status": status, "of": config.trainer.steps}  # `longrow runs` reads them
+    folder.write_json("summary.json", summary.to_json() | told)
     tracked.file(folder.path / "summary.json")
     lines = list(folder.lines())
     name = config.run.name
@@ -361,7 +379,7 @@ def _keep(
         title = f"{name}: held-out loss by offset, step {scores[0].step}"
         loss_by_offset(scores, folder.path / "loss_by_offset.png", title=title)
         tracked.file(folder.path / "loss_by_offset.png", "pictures")
-    if summary.steps >= config.trainer.steps and isinstance(store, Store):
+    if status == "done" and isinstance(store, Store):
         write_samples(folder, store, tracked)
 
 

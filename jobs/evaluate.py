@@ -1,5 +1,7 @@
 """`longrow evaluate`: a model on held-out documents, by memory length or by true context."""
 
+import hashlib
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from jobs.find import Found
     from pipeline.store import Store
     from trainer.evaluation import Scores
+    from trainer.load import Loaded
 
 FROM_0 = click.IntRange(min=0)
 FROM_1 = click.IntRange(min=1)
@@ -70,7 +73,10 @@ def command(
 
     if not context and (options["contexts"] or options["blocks"] != 128 or options["block"] != 16):
         raise click.UsageError("--contexts, --blocks and --block belong to --context: add it.")
-    found = load(run_name, store=store)
+    found = load(run_name)
+    own = _settings_that_change(found.loaded)
+    if store:
+        found = replace(found, loaded=found.loaded.with_store(store))
     loaded = found.loaded
     opened = loaded.open_store()
     if not len(opened.doc_ids("validation")):
@@ -91,6 +97,12 @@ def command(
             ),
         ),
     )
+    given = _settings_that_change(found.loaded) | {"store": opened.fingerprint}
+    if context:
+        own |= {"segment": loaded.layout.segment, "contexts": (), "blocks": 128, "block": 16}
+        given |= {key: options[key] for key in ("contexts", "blocks", "block")}
+        given["segment"] = found.loaded.layout.segment
+    found = replace(found, suffix=_suffix(own, given))
     if context:
         from jobs.context import measure_context as measure
     else:
@@ -101,6 +113,23 @@ def command(
     except WorkerDiedError as error:
         click.echo(f"longrow: {error}", err=True)
         return Outcome(facts={"error": str(error)}, code=Exit.FAILED)
+
+
+def _settings_that_change(loaded: "Loaded") -> dict[str, Any]:
+    """What a name of files does not say beside step and memory, or segment."""
+    config = loaded.model.config
+    return {
+        "store": loaded.store_fingerprint,
+        "rows": loaded.layout.rows,
+        "clamp": config.clamp_len,
+        "same_length": config.same_length,
+    }
+
+
+def _suffix(own: dict[str, Any], given: dict[str, Any]) -> str:
+    """Keeps an evaluation with other settings than its own from taking another one's place."""
+    other = sorted((key, given[key]) for key in given if given[key] != own[key])
+    return f"-{hashlib.sha256(json.dumps(other).encode()).hexdigest()[:8]}" if other else ""
 
 
 def _sweep(

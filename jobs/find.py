@@ -100,12 +100,14 @@ class Found:
         path: Of the same.
         loaded: The model.
         folder: Its run's folder; None where it belongs to none here.
+        suffix: Of the files of its evaluation: empty with the settings that are its own.
     """
 
     name: str
     path: Path
     loaded: Loaded
     folder: RunFolder | None
+    suffix: str = ""
 
 
 def load(word: str, *, store: str = "") -> Found:

@@ -26,7 +26,7 @@ def keep(
 
     Args:
         found: Whose it is.
-        name: Of its files; not `step_...`, which are the training's own evaluations.
+        name: Of its files, before the suffix; not `step_...`, the training's own evaluations.
         facts: All of it, the settings too.
         rows: The table, for MLflow.
         draw: Draws its picture into a file.
@@ -34,6 +34,7 @@ def keep(
     Returns:
         The JSON and the picture.
     """
+    name += found.suffix
     place = evaluations_of(found)
     place.mkdir(exist_ok=True)
     told, picture = place / f"{name}.json", place / f"{name}.png"

@@ -1,9 +1,10 @@
 """`longrow runs`: what runs there are, and an end in MLflow for those that died without one."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -52,7 +53,8 @@ def command(action: str, folder: Path, silent_s: float) -> Outcome:
     """List the runs in a folder, or mark those that died as KILLED in MLflow.
 
     A run that trains leaves a sign of life in its folder every few seconds. One that was ended by
-    SIGKILL, or with its machine, stays RUNNING in MLflow: `reap` puts that right.
+    SIGKILL, or with its machine, stays RUNNING in MLflow: `reap` puts that right. One that was done
+    while MLflow was away is FINISHED.
     """
     from trainer.run_folder import RunFolder
 
@@ -69,9 +71,10 @@ def command(action: str, folder: Path, silent_s: float) -> Outcome:
     failed: list[str] = []
     for one, told in zip(found, seen, strict=True):
         try:
-            if told.status != "running" and _reap(one.path):
+            end = "FINISHED" if told.status == "done" else "KILLED"
+            if told.status != "running" and _reap(one.path, status=end):
                 reaped.append(told.name)
-                click.echo(f"{told.name} was RUNNING in MLflow without life: it is KILLED now.")
+                click.echo(f"{told.name} was RUNNING in MLflow without life: it is {end} now.")
         except ValueError as error:  # one record that is away must not keep the others waiting
             failed.append(told.name)
             click.echo(f"{told.name}: {error}", err=True)
@@ -87,6 +90,7 @@ def look(folder: "RunFolder", *, now: float, silent_s: float) -> Seen:
         of = int((folder.read_json("config.json") or {})["trainer"]["steps"])
         step = max((line["step"] for line in folder.lines() if line["kind"] == "step"), default=0)
         attempts = len(folder.attempts())
+        end = folder.read_json("summary.json") or {}
     except (ValueError, KeyError, TypeError):  # `longrow show` says what is wrong with it
         return Seen(name=folder.path.name, step=0, of=0, attempts=0, status="damaged")
     return Seen(
@@ -94,11 +98,16 @@ def look(folder: "RunFolder", *, now: float, silent_s: float) -> Seen:
         step=step,
         of=of,
         attempts=attempts,
-        status="running" if alive else "done" if step >= of else "stopped",
+        status="running" if alive else "done" if _is_done(end, step=step, of=of) else "stopped",
     )
 
 
-def _reap(path: Path) -> bool:
+def _is_done(end: Mapping[str, Any], *, step: int, of: int) -> bool:
+    """Whether the run came to its end, by evaluate.patience too; not an end before it went on."""
+    return (end.get("status"), end.get("steps"), end.get("of")) == ("done", step, of)
+
+
+def _reap(path: Path, *, status: str) -> bool:
     from trainer.run_folder import RunFolder
 
     known = RunFolder(path).read_json("mlflow.json")
@@ -106,7 +115,7 @@ def _reap(path: Path) -> bool:
         return False
     from trainer.tracking import end_if_running
 
-    return end_if_running(known["uri"], known["run_id"])
+    return end_if_running(known["uri"], known["run_id"], status=status)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ def command(run_name: str, wait_s: float) -> Outcome:
     """Have a run save its current step and end, from another shell or machine.
 
     RUN is a run's folder, or its name under runs/. Whoever sees the folder can stop the run, be it
-    a Ray job or not. The run ends as by SIGTERM: with a checkpoint and code 143.
+    a Ray job or not. The run ends as by SIGTERM: with a checkpoint and code 143. A command that
+    still builds the store before it trains does not listen yet: it ends by a signal.
     """
     from jobs.find import find_run
     from trainer.checkpoint import checkpoints, step_of

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainer.tracking import CorpusInput, Tracker
 
 OFF = "off"
+AT_ONCE_S = 2.0  # that MLflow is given when a person does not want to wait
 
 
 class Track:
@@ -46,8 +47,10 @@ class Track:
         if self._tracker:
             self._tracker.table(f"samples/step_{step:08d}.json", rows)
 
-    def close(self, status: str) -> None:
-        if self._tracker:
+    def close(self, status: str, *, at_once: bool = False) -> None:
+        if self._tracker and at_once:
+            self._tracker.close(status, wait_s=AT_ONCE_S)
+        elif self._tracker:
             self._tracker.close(status)
 
 

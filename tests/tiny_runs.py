@@ -66,7 +66,7 @@ def tiny_plan(store: Path, folder: Path, *, steps: int) -> TrainPlan:
         trainer=TrainerSettings(steps=steps, threads=1),
         optimizer=OptimizerSettings(learning_rate=1e-2, warmup_steps=3),
         evaluate=EvaluateSettings(every=4),
-        checkpoint=CheckpointSettings(every=5),
+        checkpoint=CheckpointSettings(every=5, keep_best=0),
         cluster=ClusterSettings(launcher="local"),
     )
 

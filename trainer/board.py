@@ -52,10 +52,12 @@ class Entered:
     Attributes:
         starts: Times its rank has come, this one included, since a checkpoint was last told of.
         first_error: What a worker first died of since then; empty if none left word.
+        verdict: How all ended, if a worker has said it already: nothing is left to do.
     """
 
     starts: int
     first_error: str
+    verdict: Verdict | None = None
 
 
 class Board:
@@ -95,7 +97,7 @@ class Board:
         if not self._causes and self._collateral:  # nobody has told the cause, nor will any more
             self.failed(f"One left no word. {self._collateral[0]}")
         first = self._causes[0] if self._causes else ""
-        return Entered(starts=self._starts[rank], first_error=first)
+        return Entered(starts=self._starts[rank], first_error=first, verdict=self._verdict)
 
     def end(self, verdict: Verdict) -> None:
         """Workers: say how the attempt ended; each of them says the same."""

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,8 +77,10 @@ class BoardActor:
 class BoardReporter:
     """A worker's side of the board: a thread carries lines up and the wish to stop down."""
 
-    def __init__(self, board: Any) -> None:
+    def __init__(self, board: Any, *, drains: Callable[[], str] = str) -> None:
+        """Begin to carry; `drains` says why this worker's node goes away, or is empty."""
         self._board = board
+        self._drains = drains
         self._lines: list[dict[str, Any]] = []
         self._notes: list[str] = []
         self._lock = threading.Lock()
@@ -100,7 +103,7 @@ class BoardReporter:
         self._moved = True
 
     def stop_reason(self) -> str:
-        return self._stop
+        return self._stop or self._drains()
 
     def failed(self, error: str, *, collateral: bool) -> None:
         """Say what this worker dies of."""

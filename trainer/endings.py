@@ -21,7 +21,16 @@ def gave_up(plan: TrainPlan, entered: Entered) -> Verdict:
 
 
 def ended_before_it_began(plan: TrainPlan, reason: str) -> Verdict:
-    """The verdict on a run that was told to stop while there were no workers to save a step."""
+    """The verdict on a run that was told to stop before there were workers."""
+    return _stopped(plan, f"{reason}, before the workers were there")
+
+
+def ended_without_workers(plan: TrainPlan, reason: str) -> Verdict:
+    """The verdict on a run that was told to stop while its workers were gone, or hung."""
+    return _stopped(plan, f"{reason}, and no worker answered: what came after it is lost")
+
+
+def _stopped(plan: TrainPlan, reason: str) -> Verdict:
+    """Nobody saved the present step: the run stands where its newest checkpoint does."""
     committed = checkpoints(RunFolder(plan.folder).checkpoints)
-    step = max(map(step_of, committed), default=0)
-    return Verdict(status="stopped", reason=f"{reason}, before the workers were there", step=step)
+    return Verdict(status="stopped", reason=reason, step=max(map(step_of, committed), default=0))

@@ -14,19 +14,21 @@ from typing import Any
 
 from pipeline.files import write_whole
 from pipeline.growing import GrowingStore
+from pipeline.layout import rows_of_rank
 from pipeline.store import Store
 from trainer.average import averaged
-from trainer.best import value_of
+from trainer.best import scores_in, value_of
 from trainer.board import Reporter
 from trainer.catch_up import whole_store
 from trainer.consent import Consent
 from trainer.counters import Counters, count_evaluation
-from trainer.evaluation import Scores, evaluate
+from trainer.evaluation import Scores, Wanted, scores_of, sum_rows
 from trainer.group import Group
 from trainer.ledger import Ledger
 from trainer.plan import TrainPlan
 from trainer.run_folder import RunFolder
-from trainer.start import Training
+from trainer.start import Training, together
+from trainer.sums import Sums
 
 
 class Examiner:
@@ -39,6 +41,7 @@ class Examiner:
         store: Store | GrowingStore,
         training: Training,
         *,
+        attempt: int,
         reporter: Reporter,
         ledger: Ledger,
         consent: Consent,
@@ -49,8 +52,10 @@ class Examiner:
         self._plan, self._group, self._store, self._training = plan, group, store, training
         self._ledger, self._consent, self._tell, self._clock = ledger, consent, tell, clock
         self._reporter, self._folder = reporter, RunFolder(plan.folder)
+        self._attempt = attempt
         self._began = clock() - training.counters.unscored_s
-        told = group.from_rank_0(json.dumps(self._folder.steps_by_minutes()))
+        here = together(group, lambda: [] if group.rank else self._folder.steps_by_minutes())
+        told = group.from_rank_0(json.dumps(here))
         self._by_minutes: set[int] = set(json.loads(told))
 
     def wants_soon(self) -> bool:
@@ -63,26 +68,38 @@ class Examiner:
     def plan_next(self) -> None:
         """All ranks: the step that comes now is followed by an evaluation."""
         self._by_minutes.add(self._training.step + 1)
-        if self._group.rank == 0:
-            self._folder.keep_steps_by_minutes(self._by_minutes)
+        self._keep_minutes()
 
     def _put_off(self, step: int) -> None:
         """What the clock wanted at `step` is not to be had: let it want again when it is time."""
         if step in self._by_minutes:
             self._by_minutes.discard(step)
             self._began = self._clock()
-            if self._group.rank == 0:
-                self._folder.keep_steps_by_minutes(self._by_minutes)
+            self._keep_minutes()
+
+    def _keep_minutes(self) -> None:
+        if self._group.rank == 0:
+            self._consent.guard(
+                lambda: self._owned().keep_steps_by_minutes(self._by_minutes),
+            )
+
+    def _owned(self) -> RunFolder:
+        """The folder, to write to; an attempt that was overtaken does not get it."""
+        self._folder.check_lease(self._attempt)
+        return self._folder
 
     def counters(self) -> Counters:
         """The counters, with the time since the last evaluation, as a checkpoint holds them."""
         seconds = self._clock() - self._began if self._plan.evaluate.minutes else 0.0
         return replace(self._ledger.counters, unscored_s=round(seconds, 3))
 
-    def score_if_due(self) -> bool:
-        """Score the held-out documents when it is time; False if told to stop meanwhile."""
+    def score_if_due(self, *, last: bool = False) -> bool:
+        """Score the held-out documents when it is time; False if told to stop meanwhile.
+
+        `last` says that no step comes after this one, whatever the plan says.
+        """
         step, plan = self._training.step, self._plan
-        final = step >= plan.trainer.steps
+        final = last or step >= plan.trainer.steps
         if not (final or self._is_due(step)):
             return True
         store = whole_store(self._store, self._group, self._reporter, wait=final)
@@ -96,19 +113,19 @@ class Examiner:
         rows = plan.evaluate.rows or plan.layout.rows
         segment = plan.evaluate.segment or plan.layout.segment
         settings = {(rows, segment, length) for length in lengths}
-        known = self._group.rank == 0 and self._known(path, settings)
+        known = self._group.rank == 0 and self._consent.guard(lambda: self._known(path, settings))
         if self._group.from_rank_0("known" if known else "") != "known":
             self._ledger.flush()
-            scores: list[Scores] = []
+            found: list[tuple[Wanted, Sums]] = []
             for length in lengths:
-                found = self._evaluate(store, rows=rows, segment=segment, memory=length)
-                if found is None:
+                wanted = Wanted(rows=rows, segment=segment, memory=length)
+                sums = self._sum(store, wanted)
+                if sums is None:
                     return False
-                scores.append(found)
+                found.append((wanted, sums))
             if self._group.rank == 0:
-                self._folder.drop_evaluation(step)
-                _write_scores(path, scores)
-                self._tell(evaluation_line(scores, training_memory=plan.model.memory))
+                self._consent.guard(lambda: self._keep(path, store, found))
+            self._consent.raise_together()
             self._ledger.restart_clock()
             self._began = self._clock()
         self._count(path)
@@ -134,7 +151,9 @@ class Examiner:
         metric = plan.evaluate.metric
         found = None
         if self._group.rank == 0:  # it wrote the file: another node may not see it yet
-            found = value_of(path, metric=metric, memory=plan.model.memory)
+            found = self._consent.guard(
+                lambda: value_of(path, metric=metric, memory=plan.model.memory)
+            )
         value = json.loads(self._group.from_rank_0(json.dumps(found)))
         if value is not None:
             self._ledger.counters = count_evaluation(
@@ -157,32 +176,48 @@ class Examiner:
             line["kind"] == "evaluation" and line["step"] == step for line in self._folder.lines()
         ):
             return False
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        return settings <= {(one["rows"], one["segment"], one["memory"]) for one in saved}
+        return settings <= {(one.rows, one.segment, one.memory) for one in scores_in(path)}
 
-    def _evaluate(self, store: Store, *, rows: int, segment: int, memory: int) -> Scores | None:
-        """Scores with one memory length; None if somebody wants to stop."""
-        training, consent = self._training, self._consent
+    def _sum(self, store: Store, wanted: Wanted) -> Sums | None:
+        """What all ranks found with one memory length; None if somebody wants to stop.
 
-        def act() -> Scores | None:
+        Raises:
+            DoomedError: A rank met an error that would come again.
+        """
+        training, consent, group = self._training, self._consent, self._group
+        mine = rows_of_rank(wanted.rows, rank=group.rank, world_size=group.world_size)
+        left = False
+
+        def leave() -> bool:
+            nonlocal left
+            left = consent.asked_to_stop()
+            return left
+
+        def act() -> Sums | None:
             with averaged(training.model, training.average):
-                return evaluate(
-                    training.model,
-                    store,
-                    self._group,
-                    step=training.step,
-                    rows=rows,
-                    segment=segment,
-                    memory=memory,
-                    should_stop=consent.asked_to_stop,
-                )
+                return sum_rows(training.model, store, wanted, mine=mine, should_stop=leave)
 
-        found = consent.guard(act)
-        if consent.failed:
-            consent.asked_to_stop()  # the vote in which the others learn it, at their next batch
-        if found is None:
+        sums = consent.guard(act)
+        # One vote after the last batch, and none after one that said to leave: so a rank that met
+        # an error gives the vote in which the others learn it, be it at their next batch or here.
+        if left or leave() or sums is None:
             consent.raise_together()
-        return found
+            return None
+        group.sum_on_host(sums.nats)
+        group.sum_on_host(sums.targets)
+        return sums
+
+    def _keep(self, path: Path, store: Store, found: list[tuple[Wanted, Sums]]) -> None:
+        """Rank 0: write and tell what was found at this step."""
+        training = self._training
+        clamp = training.model.config.clamp_len
+        scores = [
+            scores_of(sums, store, wanted, step=training.step, clamp=clamp)
+            for wanted, sums in found
+        ]
+        self._owned().drop_evaluation(training.step)
+        _write_scores(path, scores)
+        self._tell(evaluation_line(scores, training_memory=self._plan.model.memory))
 
 
 def _write_scores(path: Path, scores: list[Scores]) -> None:

@@ -15,7 +15,7 @@ from trainer.endings import ended_before_it_began
 from trainer.group import Group
 from trainer.loop import train
 from trainer.plan import TrainPlan
-from trainer.settings import ClusterSettings
+from trainer.settings import DETERMINISTIC_CUBLAS, ClusterSettings
 
 POLL_S = 0.2
 
@@ -64,6 +64,8 @@ def launch_local(
 
 
 def _train_here(plan: TrainPlan, board: Board, joined: threading.Event) -> Verdict:
+    for name, value in DETERMINISTIC_CUBLAS.items():
+        os.environ.setdefault(name, value)
     cuda = torch.cuda.is_available() and plan.cluster.gpus != "no"
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else None
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1

@@ -20,30 +20,35 @@ import ray.train.torch
 import torch
 from ray.exceptions import RayActorError
 from ray.train.v2._internal.execution.callback import ControllerCallback
+from ray.train.v2._internal.execution.context import get_train_context
 from ray.util import get_current_placement_group, remove_placement_group
 
+from pipeline.errors import DataError
 from pipeline.growing import open_documents
 from pipeline.server_actor import ActorReader
 from trainer.blame import first_line, is_collateral, tell, tell_death
 from trainer.board import Entered, News, Verdict
 from trainer.board_actor import Arrivals, BoardReporter, BoardWatch
-from trainer.endings import ended_before_it_began, gave_up
+from trainer.endings import ended_before_it_began, ended_without_workers, gave_up
 from trainer.errors import ConfigError
 from trainer.group import Group
 from trainer.loop import train
 from trainer.plan import TrainPlan
 from trainer.run_folder import RunFolder
+from trainer.settings import DETERMINISTIC_CUBLAS
 from trainer.temp_folder import temp_folder
 
 POLL_S = 0.25
 BOARD_S = 30.0  # a board that does not answer for so long is replaced
 QUIET_S = 15.0  # workers that say nothing for so long are not there
+EARLY_S = 15.0  # from a stop without workers to the return of fit()
 ENDING_S = 30.0  # from the workers' verdict to the return of fit()
 # Read by the processes that Ray starts, so they must stand in the environment before ray.init().
 ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a config keep their meaning
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # a death is seen, and an end, this soon
+    **DETERMINISTIC_CUBLAS,
 }
 
 
@@ -54,17 +59,37 @@ def _work(config: dict[str, Any]) -> Verdict:
     rank = ray.train.get_context().get_world_rank()
     actor, place = ray.get_runtime_context().current_actor, get_current_placement_group()
     entered: Entered = ray.get(board.enter.remote(rank, actor, place))
-    reporter = BoardReporter(board)
+    if entered.verdict is not None:  # it is all over: Ray Train has not heard of it
+        return entered.verdict
+    reporter = BoardReporter(board, drains=_drains)
     try:
         tired = entered.starts > plan.cluster.retries + 1
         verdict = gave_up(plan, entered) if tired else _train(plan, reporter)
     except Exception as error:
-        path = RunFolder(plan.folder).keep_error(rank, traceback.format_exc())
-        reporter.failed(f"{tell(rank, error)} ({path})", collateral=is_collateral(error))
+        where = _keep_error(plan, rank, traceback.format_exc())
+        reporter.failed(f"{tell(rank, error)} ({where})", collateral=is_collateral(error))
         reporter.close()
         raise  # Ray Train starts the workers again
     reporter.close(verdict)
     return verdict
+
+
+def _drains() -> str:
+    """Why this worker's run must stop: Ray takes a node of it away; empty if it takes none."""
+    # What Ray Train has told this worker. Its get_preemption_info() tells the same and is a barrier
+    # of all workers, which would hold those that live when one has died.
+    told = get_train_context().preemption_context.preemption_info
+    if told is None:
+        return ""
+    return f"the node of rank {', '.join(map(str, told.preempted_ranks))} drains"
+
+
+def _keep_error(plan: TrainPlan, rank: int, text: str) -> str:
+    """Where the traceback is, or why it is nowhere: a full disk must not hide what happened."""
+    try:
+        return str(RunFolder(plan.folder).keep_error(rank, text, launch=plan.launch))
+    except (OSError, DataError) as error:
+        return f"its traceback could not be kept: {error}"
 
 
 def _train(plan: TrainPlan, reporter: BoardReporter) -> Verdict:
@@ -129,6 +154,8 @@ def launch_ray(
     """
     use_gpu = _check_resources(plan)
     board = BoardWatch(deadline_s=min(BOARD_S, plan.cluster.hang_timeout_s))
+    if reason := stop_reason():
+        return ended_before_it_began(plan, reason)
     deaths = 0  # of controllers, with no checkpoint between
     with temp_folder() as storage:
         for number in itertools.count(1):
@@ -179,6 +206,7 @@ class _Fit:
         self._result: list[Any] = []
         self._ping: Any = None  # what the controller was asked when nothing moved
         self._ping_sent = 0.0
+        self._ever_worked = False
         self.told_of_checkpoint = False
         self.error = ""
 
@@ -210,8 +238,9 @@ class _Fit:
                     self.clear_away()
                     return verdict
             elif reason and (not self._arrived.workers or news.quiet_s > QUIET_S):
-                self.clear_away()
-                return ended_before_it_began(self._plan, reason)
+                self._end_early(thread)
+                ending = ended_without_workers if self._ever_worked else ended_before_it_began
+                return ending(self._plan, reason)
             else:
                 self._end_what_hangs(on_news, news.silent_s)
         last = self._drain("", wait_s=BOARD_S) or News()
@@ -222,12 +251,21 @@ class _Fit:
         on_news(News(notes=[f"Ray Train ended the workers: {self.error}."]))
         return None
 
+    def _end_early(self, thread: threading.Thread) -> None:
+        """End fit() however far it is: Ray ends the whole process if it is shut down in one."""
+        until = time.monotonic() + EARLY_S
+        while thread.is_alive() and time.monotonic() < until:
+            self._drain("", wait_s=POLL_S)  # the controller, and workers, may still come
+            self.clear_away()
+            thread.join(POLL_S)
+
     def _drain(self, reason: str, *, wait_s: float) -> News | None:
         told = self._board.drain(reason, wait_s=wait_s)
         if told is None:
             return None
         news, arrivals = told
         self._arrived.workers.extend(arrivals.workers)
+        self._ever_worked |= bool(arrivals.workers)
         self._arrived.places.extend(arrivals.places)
         self._arrived.controllers.extend(arrivals.controllers)
         self.told_of_checkpoint |= any(line["kind"] == "checkpoint" for line in news.lines)

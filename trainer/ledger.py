@@ -54,14 +54,24 @@ class Ledger:
         group: Group,
         counters: Counters,
         *,
+        first_row: int,
         write: Callable[[dict[str, Any]], None],
         note: Callable[[str], None],
         usage: Callable[[float], dict[str, float]],
     ) -> None:
-        """Begin with `counters`; `usage` tells of a step's seconds what the step took."""
+        """Begin with `counters`.
+
+        Args:
+            group: The ranks.
+            counters: As far as the run has come.
+            first_row: The global number of this rank's first row.
+            write: Takes a line.
+            note: Takes a sentence for a person.
+            usage: Tells of a step's seconds what the step took.
+        """
         self.counters = counters
         self.last_skipped = 0
-        self._group = group
+        self._group, self._first_row = group, first_row
         self._write = write
         self._note = note
         self._usage = usage
@@ -125,10 +135,20 @@ class Ledger:
         self._ended = time.perf_counter()
 
     def _tell_skip(self, entry: Entry) -> None:
-        here = json.dumps(sorted({int(doc) for doc in np.unique(entry.batch.doc_id) if doc >= 0}))
-        everywhere = [json.loads(ids) for ids in self._group.gather(here) if ids is not None]
-        ids = sorted({doc for part in everywhere for doc in part})
+        here = json.dumps(documents_of(entry.batch, first_row=self._first_row))
+        everywhere = [json.loads(told) for told in self._group.gather(here) if told is not None]
+        documents = [one for part in everywhere for one in part]
+        ids = sorted({doc for _, doc, _ in documents})
         if self._group.rank == 0:
+            self._write(
+                {
+                    "kind": "skipped",
+                    "step": entry.step,
+                    "rows": [row for row, _, _ in documents],
+                    "doc_ids": [doc for _, doc, _ in documents],
+                    "offsets": [offset for _, _, offset in documents],
+                }
+            )
             norm, usual = float(entry.result.norm), self.counters.norm_mean
             why = "was not finite"
             if math.isfinite(norm):
@@ -137,6 +157,24 @@ class Ledger:
                 f"Step {entry.step}: the gradient {why}, the update was skipped. "
                 f"Documents in the batch: {', '.join(map(str, ids))}."
             )
+
+
+def documents_of(batch: Batch, *, first_row: int) -> list[tuple[int, int, int]]:
+    """Which documents a batch reads, row by row: row, doc_id, and the offset it reads on from.
+
+    Args:
+        batch: Of one rank.
+        first_row: The global number of its first row.
+    """
+    found: list[tuple[int, int, int]] = []
+    for row, (doc_ids, offsets) in enumerate(zip(batch.doc_id, batch.offset, strict=True)):
+        begins = np.flatnonzero(np.diff(doc_ids, prepend=-2) | (offsets == 0))
+        found += [
+            (first_row + row, int(doc_ids[at]), int(offsets[at]))
+            for at in begins
+            if doc_ids[at] >= 0
+        ]
+    return found
 
 
 def _starts(entry: Entry, group: Group) -> Tensor:

@@ -4,10 +4,11 @@ A batch comes from the client (pipeline/client.py), becomes tensors here and now
 the model, and the state after it goes into the next checkpoint together with the memory.
 """
 
-import json
 import math
 import platform
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -90,13 +91,18 @@ def train(
             group,
             lambda: restore(plan, group, store, attempt=attempt, checkpoint=checkpoint, mine=mine),
         )
-        rank = _Rank(
-            plan, group, reporter, store, training, attempt, mine, open_reader(mine), clock
-        )
+        ranks: list[_Rank] = []  # this one, once it is built
         try:
-            return rank.run()
+            together(
+                group,
+                lambda: ranks.append(
+                    _Rank(plan, group, reporter, store, training, attempt, mine, open_reader, clock)
+                ),
+            )
+            return ranks[0].run()
         finally:
-            rank.close()
+            for rank in ranks:
+                rank.close()
     except DoomedError as doom:
         return Verdict(status="failed", kind=doom.kind, reason=doom.reason)
 
@@ -125,26 +131,22 @@ class _Rank:
         training: Training,
         attempt: Attempt,
         mine: tuple[int, int],
-        reader: Reader | None,
+        open_reader: OpenReader,
         clock: Callable[[], float],
     ) -> None:
         self._plan, self._group, self._reporter = plan, group, reporter
         self._store, self._training, self._attempt, self._mine = store, training, attempt, mine
         self._folder = RunFolder(plan.folder)
         goes_on = attempt.resumed_from and not training.resharded
-        self._saved = self._told = training.step if goes_on else -1
-        self._server = serve(store, plan.layout)
-        self._client = RowClient(
-            self._server,
-            reader=reader,
-            state=training.rows,
-            rows=mine,
-            warn=reporter.note,
-        )
+        self._saved = training.step if goes_on else -1
+        self._over = False
+        self._unwritten: deque[dict[str, Any]] = deque()  # lines that the disk refused so far
+        self._writing = threading.Lock()
         self._consent = Consent(group, reporter)
         self._ledger = Ledger(
             group,
             training.counters,
+            first_row=mine[0],
             write=self._tell,
             note=reporter.note,
             usage=usage_meter(plan, group.device, world_size=group.world_size),
@@ -160,11 +162,20 @@ class _Rank:
             group,
             store,
             training,
+            attempt=attempt.number,
             reporter=reporter,
             ledger=self._ledger,
             consent=self._consent,
             tell=self._tell,
             clock=clock,
+        )
+        self._server = serve(store, plan.layout)
+        self._client = RowClient(  # late: what fails before it leaves no reader open
+            self._server,
+            reader=open_reader(mine),
+            state=training.rows,
+            rows=mine,
+            warn=reporter.note,
         )
         self._saver = Saver(
             self._folder,
@@ -174,6 +185,7 @@ class _Rank:
             settings=plan.checkpoint,
             value_of=self._value_of,
             beat=reporter.beat,
+            note=reporter.note,
         )
         self._numbers = torch.arange(mine[0], mine[1], device=group.device)
         counters = training.counters
@@ -199,11 +211,11 @@ class _Rank:
         settle_buckets(training, self._steps, shape=(len(self._numbers), plan.layout.segment))
         self._ledger.restart_clock()
         while True:
-            if not self._examiner.score_if_due():
+            if not (self._examiner.score_if_due() and self._score_if_over()):
                 return self._stop()
             if self._examiner.is_best() and plan.checkpoint.keep_best:
-                self._consent.guard(self._save)
-            if training.step >= plan.trainer.steps or self._is_over():
+                self._save()
+            if self._over or training.step >= plan.trainer.steps:
                 self._save_and_wait()
                 return Verdict(status="done", step=training.step)
             waited_s = self._client.waited_s
@@ -302,22 +314,35 @@ class _Rank:
                 "documents named above.",
             )
         if step % plan.checkpoint.every == 0 or step == plan.trainer.steps:
-            self._consent.guard(self._save)
+            self._save()
 
     def _save_and_wait(self) -> None:
         """Have this step in a committed checkpoint, or the same error on all ranks."""
-        self._consent.guard(self._save)
-        self._consent.guard(self._saver.wait)
+        self._save()
+        self._await_saver()
         self._consent.guard(self._tell_saved)
+        if self._group.rank == 0:
+            self._consent.guard(lambda: self._write_lines(sync=True))
         self._consent.raise_together()
 
+    def _await_saver(self) -> None:
+        """All ranks: until none writes any more; voting, for a save may take longer than a hang."""
+        while self._consent.vote(waiting=not self._saver.done).waiting:
+            self._reporter.beat()
+            time.sleep(WAIT_S)
+
     def _save(self) -> None:
-        training = self._training
-        if self._saved == training.step:
+        """All ranks: begin to save this step, once the save before it has ended."""
+        if self._saved == self._training.step:
             return
+        self._saved = self._training.step
+        self._await_saver()
+        self._consent.guard(self._begin_save)
+
+    def _begin_save(self) -> None:
+        training = self._training
         self._ledger.flush()
-        if self._group.rank == 0:
-            self._folder.sync_lines()
+        self._tell_saved()
         state = self._state() if self._group.rank == 0 else None
         self._saver.start(
             take_snapshot(
@@ -331,7 +356,6 @@ class _Rank:
                 average=training.average,
             )
         )
-        self._saved = training.step
 
     def _state(self) -> Callable[[], dict[str, Any]]:
         """What a resume must know beside the tensors; worked out by the saving thread."""
@@ -349,8 +373,13 @@ class _Rank:
             "mlflow_run_id": plan.mlflow_run_id,
             "versions": {"python": platform.python_version(), "torch": str(torch.__version__)},
         }
+
+        def written() -> dict[str, Any]:
+            self._write_lines(sync=True)  # no checkpoint without the lines up to it
+            return now
+
         return lambda: (
-            now
+            written()
             | {
                 "rows": rows.to_json(),
                 "next_batch": server.digest_of_next(rows),  # first: the parts it needs are counted
@@ -364,6 +393,11 @@ class _Rank:
         reasons = self._group.gather(self._reporter.stop_reason())
         reason = next((said for said in reasons if said), "")
         return Verdict(status="stopped", reason=reason, step=self._training.step)
+
+    def _score_if_over(self) -> bool:
+        """Give a run that ends early the scores of the last step; False if told to stop."""
+        self._over = self._training.step < self._plan.trainer.steps and self._is_over()
+        return not self._over or self._examiner.score_if_due(last=True)
 
     def _is_over(self) -> bool:
         if not self._examiner.is_over():
@@ -388,20 +422,39 @@ class _Rank:
     def _write(self, line: dict[str, Any]) -> None:
         """A line into metrics.jsonl, then to the driver."""
         self._folder.check_lease(self._attempt.number)
-        line = finite(line) | {"attempt": self._attempt.number}
-        with self._folder.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
+        now = int(time.time() * 1000)
+        line = finite(line) | {"attempt": self._attempt.number, "time": now}
+        with self._writing:
+            self._unwritten.append(line)
+            waiting = len(self._unwritten)
+        try:
+            self._write_lines()
+        except OSError as error:  # what ends a run that the disk refuses is a save
+            if waiting == 1:
+                self._reporter.note(
+                    f"{self._folder.metrics} cannot be written ({error}). Training goes on; its "
+                    "lines are kept and written later, at the next checkpoint at the latest."
+                )
         self._reporter.line(line)
 
+    def _write_lines(self, *, sync: bool = False) -> None:
+        """Write the lines that wait, in order, from this thread or the one that saves."""
+        with self._writing:
+            if self._unwritten:
+                self._folder.check_lease(self._attempt.number)
+            while self._unwritten:
+                self._folder.add_line(self._unwritten[0])
+                self._unwritten.popleft()
+            if sync:
+                self._folder.sync_lines()
+
     def _tell_saved(self) -> None:
-        while self._saver.notes:
-            self._reporter.note(self._saver.notes.popleft())
         self._saver.poll()
-        step = self._saver.committed
-        if step > self._told and self._group.rank == 0:
-            name = checkpoint_name(step, self._attempt.number)
-            self._reporter.line({"kind": "checkpoint", "step": step, "checkpoint": name})
-        self._told = max(self._told, step)
+        while self._saver.committed:
+            step = self._saver.committed.popleft()
+            if self._group.rank == 0:
+                name = checkpoint_name(step, self._attempt.number)
+                self._reporter.line({"kind": "checkpoint", "step": step, "checkpoint": name})
 
     def _tell_start(self) -> None:
         if self._group.rank != 0:

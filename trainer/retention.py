@@ -60,6 +60,7 @@ def drop_old(
     *,
     keep: CheckpointSettings,
     value_of: Callable[[int], float | None],
+    may_go_on: Callable[[], None] = lambda: None,
 ) -> None:
     """Remove the superfluous of the living checkpoints in `folder`; dead ones stay.
 
@@ -68,6 +69,7 @@ def drop_old(
         attempts: All of the run, which tell the living from the dead.
         keep: What to keep.
         value_of: What the evaluation at a step found, lower is better.
+        may_go_on: Asked before each is removed; it raises to end it.
     """
     candidates = [
         Candidate(
@@ -79,5 +81,8 @@ def drop_old(
         for path in living(folder, attempts)
     ]
     for path in superfluous(candidates, keep):
+        may_go_on()
+        if (path / PINNED).exists():  # since it was looked at; `longrow pin` looks in its turn
+            continue
         (path / "manifest.json").unlink(missing_ok=True)  # first: from here on it is no checkpoint
         shutil.rmtree(path)

@@ -1,7 +1,9 @@
 """A run's folder: what lies where, which attempt may write, and the lines of its metrics.
 
-config.json  config.toml     the resolved config of the first start
+config.json                  the resolved config of the last start
 mlflow.json                  which MLflow run this is
+driver.json                  there while a process drives the run, and says which (stop_request.py)
+stop.json                    there from the wish to stop until that process has ended
 attempts/0001.json ...       one a start of the workers: from which step, with how many
 metrics.jsonl                one line a step, the truth about the run
 checkpoints/                 step_00000100-a0001 ... (checkpoint.py)
@@ -9,7 +11,9 @@ evaluations/                 one file an evaluation; by_minutes.json: where the 
 anchors/                     states of the rows along the way (anchors.py)
 heartbeat                    touched every few seconds while the run trains; then it is removed
 profile/                     attempt-0001-rank-0.json: a trace, with trainer.profile
-summary.json                 written when the run is done
+errors/                      attempt-0001-rank-0.txt: what a worker died of
+samples/                     texts that the run wrote when it was done
+summary.json                 the closing table; written when a start ends, done or stopped
 """
 
 import json
@@ -26,7 +30,9 @@ from pipeline.errors import DataError
 from pipeline.files import write_whole
 from trainer.errors import ConfigError, OvertakenError
 
-_OF_A_STEP = re.compile(r"(?:memory_|context_)?step_(\d+)(?:_[LM]\d+)?\.(?:json|png)$")
+_OF_A_STEP = re.compile(
+    r"(?:memory_|context_)?step_(\d+)(?:_[LM]\d+)?(?:-[0-9a-f]{8})?\.(?:json|png)$"
+)
 HEARTBEAT, BY_MINUTES = "heartbeat", "by_minutes.json"
 
 
@@ -148,22 +154,25 @@ class RunFolder:
         """
         path = self._attempts / f"{attempt.number:04d}.json"
         draft = path.with_name(f".{path.name}.{os.getpid()}")
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(attempt)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
         try:
+            with draft.open("w", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(attempt)) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
             os.link(draft, path)  # unlike a rename, refuses to replace
-        except FileExistsError:
+        except (FileExistsError, FileNotFoundError):  # or it has swept our draft away
             raise ConfigError(
                 f"Attempt {attempt.number} of the run in {self.path} was begun by another process "
                 "at this moment. One run has one writer: stop the other, or name this run anew."
             ) from None
         finally:
-            draft.unlink()
+            draft.unlink(missing_ok=True)
 
     def sweep(self, *, launch: str) -> None:
-        """Remove the probes of earlier starts that were killed while they began."""
+        """Remove what earlier starts left that were killed while they began."""
+        for draft in self._attempts.glob(".[0-9]*.json.*"):
+            if (self._attempts / f"{draft.name[1:].split('.')[0]}.json").exists():
+                draft.unlink(missing_ok=True)  # its number is taken
         for path in self.path.glob(".seen-*"):
             if not path.name.startswith(f".seen-{launch}-"):
                 path.unlink(missing_ok=True)
@@ -193,14 +202,34 @@ class RunFolder:
                         raise _damaged(self.metrics, "a line has no kind or no step")
                     yield told
 
+    def add_line(self, line: dict[str, Any]) -> None:
+        """Write one more line, whole or not at all.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        data = memoryview((json.dumps(line, allow_nan=False) + "\n").encode())
+        with self.metrics.open("ab", buffering=0) as file:
+            before = file.seek(0, os.SEEK_END)
+            try:
+                while data:
+                    data = data[file.write(data) :]
+            except OSError:  # half a line would spoil the next one
+                file.truncate(before)
+                raise
+
     def sync_lines(self) -> None:
         """See that the lines so far are on the disk, as the checkpoint after them will be."""
         with self.metrics.open("a", encoding="utf-8") as file:
             os.fsync(file.fileno())
 
-    def keep_error(self, rank: int, text: str) -> Path:
-        """Keep the traceback of a worker that fails; returns where."""
-        path = self.path / "errors" / f"attempt-{self.next_attempt() - 1:04d}-rank-{rank}.txt"
+    def keep_error(self, rank: int, text: str, *, launch: str) -> Path:
+        """Keep the traceback of a worker that fails; returns where.
+
+        It is of the last attempt of `launch`: a later one may be another driver's.
+        """
+        mine = [attempt.number for attempt in self.attempts() if attempt.launch == launch]
+        path = self.path / "errors" / f"attempt-{max(mine, default=0):04d}-rank-{rank}.txt"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         return path
@@ -219,12 +248,11 @@ class RunFolder:
 
     def drop_evaluation(self, step: int) -> None:
         """Drop the line of the evaluation at `step`: it is made anew, with other settings."""
-        kept = [
-            json.dumps(line) + "\n"
-            for line in self.lines()
-            if line["kind"] != "evaluation" or line["step"] != step
-        ]
-        write_whole(str(self.metrics), "".join(kept).encode())
+        lines = list(self.lines())
+        kept = [line for line in lines if line["kind"] != "evaluation" or line["step"] != step]
+        if len(kept) < len(lines):
+            text = "".join(json.dumps(line) + "\n" for line in kept)
+            write_whole(str(self.metrics), text.encode())
 
 
 def _table(path: Path, data: bytes) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+from pipeline.errors import DataError
 from trainer.checkpoint import CheckpointError, checkpoint_name, living
+from trainer.errors import OvertakenError
 from trainer.retention import drop_old
 from trainer.run_folder import RunFolder
 from trainer.settings import CheckpointSettings
-from trainer.snapshot import Snapshot, check_finite, check_room, commit, write_part
+from trainer.snapshot import Snapshot, check_finite, check_room, commit, drop_part, write_part
 
 DEADLINE_S = 300.0
 RETRY_S = 1.0  # before the first retry; doubled before each further one
@@ -23,8 +25,7 @@ class Saver:
     """A rank's writer of checkpoints; one save at a time, the next waits for the last.
 
     Attributes:
-        committed: Step of the newest checkpoint whose save has ended here, or -1.
-        notes: Sentences for a person, as they come up; the loop takes them from here.
+        committed: Steps whose save has ended here, oldest first; the loop takes them from here.
     """
 
     def __init__(
@@ -37,20 +38,24 @@ class Saver:
         settings: CheckpointSettings,
         value_of: Callable[[int], float | None],
         beat: Callable[[], None],
+        note: Callable[[str], None],
     ) -> None:
-        """Write into `run` as `attempt`; `beat` is called while somebody waits for a save."""
+        """Write into `run` as `attempt`.
+
+        `beat` is called while somebody waits for a save; `note` takes sentences for a person, from
+        the thread that writes, so that they are told while the others wait for it.
+        """
         self._run = run
         self._attempt = attempt
         self._rank = rank
         self._world_size = world_size
         self._settings = settings
         self._value_of = value_of
-        self._beat = beat
+        self._beat, self._note = beat, note
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._running: Future[int] | None = None
         self._closed = threading.Event()
-        self.committed = -1
-        self.notes: deque[str] = deque()
+        self.committed: deque[int] = deque()
 
     def start(self, snapshot: Snapshot) -> None:
         """Begin to write `snapshot`, after the save before it is done.
@@ -61,9 +66,14 @@ class Saver:
         self.wait()
         self._running = self._thread.submit(self._save, snapshot)
 
+    @property
+    def done(self) -> bool:
+        """Whether nothing is being written any more."""
+        return self._running is None or self._running.done()
+
     def poll(self) -> None:
         """Take note of a save that has ended; raises what it raised."""
-        if self._running is not None and self._running.done():
+        if self.done:
             self.wait()
 
     def wait(self) -> None:
@@ -73,7 +83,7 @@ class Saver:
         while not wait([self._running], timeout=1).done:
             self._beat()
         running, self._running = self._running, None
-        self.committed = running.result()
+        self.committed.append(running.result())
 
     def close(self) -> None:
         """End the thread; a save in progress is given up, and is then no checkpoint."""
@@ -92,9 +102,12 @@ class Saver:
                     self._run.attempts(),
                     keep=self._settings,
                     value_of=self._value_of,
+                    may_go_on=lambda: self._run.check_lease(self._attempt),
                 )
-            except OSError as error:  # the checkpoint is there; this comes again with the next one
-                self.notes.append(f"An old checkpoint could not be removed ({error}).")
+            except OvertakenError:
+                raise
+            except (OSError, DataError) as error:  # the newer one is there; this comes again
+                self._note(f"An old checkpoint could not be removed ({error}).")
         return snapshot.step
 
     def _save_stubbornly(self, snapshot: Snapshot) -> None:
@@ -104,7 +117,7 @@ class Saver:
                 self._save_once(snapshot)
             except OSError as error:
                 delay_s = RETRY_S * 2**retry
-                self.notes.append(
+                self._note(
                     f"The checkpoint of step {snapshot.step} could not be written ({error}). "
                     f"Training goes on; it is tried again in {delay_s:.0f} s."
                 )
@@ -119,11 +132,17 @@ class Saver:
         folder = self._run.checkpoints
         if (folder / name).exists():
             return  # an earlier try was refused when all was done
-        check_room(folder, size_bytes=snapshot.size_bytes)
-        write_part(snapshot, folder / f"{name}.part", rank=self._rank)
+        part = folder / f"{name}.part"
+        drop_part(snapshot, part, rank=self._rank)  # half of an earlier try would take its room
+        size_bytes = snapshot.size_bytes
+        if self._rank == 0:  # the others write their memory at the same time
+            missing = self._world_size - 1 - len(list(part.glob("rank-*.json")))
+            size_bytes += missing * snapshot.memory_bytes
+        check_room(folder, size_bytes=size_bytes)
+        write_part(snapshot, part, rank=self._rank)
         if self._rank == 0:
             commit(
-                folder / f"{name}.part",
+                part,
                 folder / name,
                 world_size=self._world_size,
                 deadline_s=DEADLINE_S,

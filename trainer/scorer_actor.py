@@ -1,5 +1,6 @@
 """Scorers behind Ray: several share an evaluation, and what they find is exact to the count."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from trainer.scorer import Scorer, ScorerPlan, Tell, WorkerDiedError, quiet
 from trainer.sums import Sums, no_sums
 
 LOOK_S = 0.5  # seconds between two looks at how far the workers are
+SILENT_S = 120.0  # a worker may take so long to start, or to answer; then it hangs
 _DEATHS = (RayActorError, OutOfMemoryError, WorkerCrashedError)
 
 
@@ -53,6 +55,10 @@ class Scorers:
 
     def __init__(self, actors: Sequence[Any]) -> None:
         self._actors = actors
+        self._looks: dict[int, Any] = {}  # what each was asked and has not answered
+        self._done = [0] * len(actors)
+        self._heard = [time.monotonic()] * len(actors)
+        self._grown = time.monotonic()
 
     def sums(self, wanted: Wanted, *, tell: Tell = quiet) -> Sums:
         """Add up the sums of all workers, in their order."""
@@ -73,9 +79,10 @@ class Scorers:
 
         Raises:
             Exception: What the first that failed raised, as it was.
-            WorkerDiedError: The first that failed is gone.
+            WorkerDiedError: The first that failed is gone, or hangs.
         """
         count = len(self._actors)
+        self._heard, self._grown = [time.monotonic()] * count, time.monotonic()
         asked = [ask(actor, (worker, count)) for worker, actor in enumerate(self._actors)]
         answers: dict[Any, Any] = {}
         while waiting := [reference for reference in asked if reference not in answers]:
@@ -91,20 +98,44 @@ class Scorers:
                         f"({type(error).__name__}): killed from outside, or out of memory. Nothing "
                         "was written. Start it again; fewer --workers or --rows take less memory."
                     ) from error
-            if not ended:
-                tell(self._done())
+            if ended:
+                self._grown = time.monotonic()
+            else:
+                self._look()
+                tell(sum(self._done))
+                self._check_that_they_live([reference in answers for reference in asked])
         return [answers[reference] for reference in asked]
 
-    def _done(self) -> int:
-        asked = [actor.done.remote() for actor in self._actors]
-        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=LOOK_S)
-        done = 0
-        for reference in answered:
+    def _look(self) -> None:
+        """Ask each how far it is, unless it still owes the answer to the question before."""
+        for worker, actor in enumerate(self._actors):
+            if worker not in self._looks:
+                self._looks[worker] = actor.done.remote()
+        looks = list(self._looks.values())
+        answered, _ = ray.wait(looks, num_returns=len(looks), timeout=LOOK_S)
+        before = sum(self._done)
+        for worker, reference in list(self._looks.items()):
+            if reference not in answered:
+                continue
+            del self._looks[worker]
             try:
-                done += ray.get(reference)
+                self._done[worker] = ray.get(reference)
             except RayError:
                 continue  # its rows say what happened
-        return done
+            self._heard[worker] = time.monotonic()
+        if sum(self._done) != before:
+            self._grown = time.monotonic()
+
+    def _check_that_they_live(self, ready: list[bool]) -> None:
+        """Raise for a worker that is frozen: it would be waited for without end."""
+        now = time.monotonic()
+        for worker, heard in enumerate(self._heard):
+            if not ready[worker] and min(now - heard, now - self._grown) > SILENT_S:
+                raise WorkerDiedError(
+                    f"Worker {worker} of {len(self._actors)} has not answered for "
+                    f"{now - heard:.0f} s, and nothing was scored meanwhile: it hangs. Nothing was "
+                    "written. Start it again."
+                )
 
 
 @contextmanager

@@ -4,11 +4,19 @@ Each class is one section of the run's TOML file (jobs/config.py puts them toget
 """
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from trainer.errors import ConfigError
+
+# What torch's deterministic algorithms want of cuBLAS, in the environment before its first use.
+DETERMINISTIC_CUBLAS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+# Names of what signs a URL or opens a door, in the query of one.
+SECRET = re.compile(
+    r"(?i)signature|token|secret|password|passwd|credential|api-?_?key|access-?_?key|^(sig|auth|key)$"
+)
 
 
 def _require(holds: bool, message: str) -> None:
@@ -17,15 +25,23 @@ def _require(holds: bool, message: str) -> None:
 
 
 def check_no_credentials(key: str, url: str) -> None:
-    """Refuse a URL with a user or password in it: it would stand in configs, logs and MLflow.
+    """Refuse a URL with a user, password or signature in it: it stands in configs, logs and MLflow.
 
     Raises:
         ConfigError: There is one; the message does not repeat it.
     """
+    parts = urlsplit(url)
     _require(
-        "@" not in urlsplit(url).netloc,
+        "@" not in parts.netloc,
         f"{key} holds a user or password. Leave it out there, and give it in the environment "
         "(MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the store's own variables).",
+    )
+    named = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
+    secret = sorted(name for name in named if SECRET.search(name))
+    _require(
+        "://" not in url or not secret,
+        f"{key} holds a secret in its query ({', '.join(secret)}): it would stand in configs, logs "
+        "and MLflow. Leave it out, and give credentials in the environment of the store.",
     )
 
 
@@ -159,9 +175,19 @@ class EvaluateSettings:
             value = getattr(self, name)
             _require(value >= 0, f"evaluate.{name} = {value} must not be negative.")
         _require(
+            self.patience == 0 or self.happens,
+            f"evaluate.patience = {self.patience} counts evaluations, and there are none during "
+            "training: set evaluate.every or evaluate.minutes, or leave evaluate.patience at 0.",
+        )
+        _require(
             all(length >= 0 for length in self.memory),
             f"evaluate.memory = {list(self.memory)} must not hold a negative length.",
         )
+
+    @property
+    def happens(self) -> bool:
+        """Whether anything is scored before the end."""
+        return self.every > 0 or self.minutes > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,15 +198,15 @@ class CheckpointSettings:
         every: Steps between two checkpoints; the last step and a stop always write one.
         keep_last: Newest checkpoints to keep; at least 2, for the newest may turn out damaged.
         keep_every: Keeps those whose step is a multiple of this too; 0 keeps none for that.
-        keep_best: Keeps so many of the best by evaluate.metric too, and saves one when an
-            evaluation finds the best value so far; 0 does neither.
+        keep_best: Keeps so many of the best by evaluate.metric too, where the run is scored as it
+            trains, and saves one when an evaluation finds the best value so far; 0 does neither.
         retries: Times that a save is tried again when the disk refuses, before the run fails.
     """
 
     every: int = 100
     keep_last: int = 3
     keep_every: int = 0
-    keep_best: int = 0
+    keep_best: int = 1
     retries: int = 3
 
     def __post_init__(self) -> None:

@@ -52,6 +52,16 @@ class Snapshot:
         """Bytes of the tensors; state.json and the manifest are small beside them."""
         return sum(tensor.nbytes for tensors in self.files.values() for tensor in tensors.values())
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the memory alone; every rank has as much."""
+        return sum(
+            tensor.nbytes
+            for name, tensors in self.files.items()
+            if name.startswith("memory-")
+            for tensor in tensors.values()
+        )
+
 
 def take_snapshot(
     model: nn.Module,
@@ -126,6 +136,13 @@ def write_part(snapshot: Snapshot, folder: Path, *, rank: int) -> None:
     names = [*snapshot.files, *(["state.json"] if snapshot.state is not None else [])]
     listing = {name: describe_file(folder / name) for name in names}
     write_whole(str(folder / f"rank-{rank}.json"), json.dumps(listing, indent=1).encode())
+
+
+def drop_part(snapshot: Snapshot, folder: Path, *, rank: int) -> None:
+    """Remove what an earlier try of this rank has left in `folder`."""
+    of_rank_0 = ("state.json", "manifest.json") if snapshot.state is not None else ()
+    for name in (f"rank-{rank}.json", *snapshot.files, *of_rank_0):
+        (folder / name).unlink(missing_ok=True)
 
 
 def check_room(folder: Path, *, size_bytes: int) -> None:

@@ -3,8 +3,10 @@
 import inspect
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +28,9 @@ from pipeline.store import Store
 from trainer.average import begin_average
 from trainer.board import Reporter
 from trainer.checkpoint import (
+    CheckpointError,
     drop_unfinished,
+    living,
     load_average,
     load_memory,
     load_optimizer,
@@ -38,7 +42,7 @@ from trainer.checkpoint import (
 from trainer.counters import SKIPS_IN_ROW, Counters
 from trainer.documents import check_parts
 from trainer.errors import ConfigError, DivergedError, OvertakenError
-from trainer.group import Group
+from trainer.group import Group, Vote
 from trainer.load import initial_weights
 from trainer.optimizer import make_optimizer
 from trainer.plan import TrainPlan, check_identity
@@ -46,6 +50,7 @@ from trainer.run_folder import Attempt, RunFolder
 from trainer.step import Objective, Rows, StepPlan, backward
 
 T = TypeVar("T")
+WAIT_S = 0.05
 
 
 # Errors that the next attempt would meet again, and the kind that decides the exit code.
@@ -131,33 +136,99 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
     probe = folder.path / f".seen-{launch}-{group.rank}"
     together(group, lambda: _write_probe(probe))
 
-    def decide() -> str:
+    number = 0  # rank 0: once it is taken
+
+    def pick() -> tuple[Path | None, list[str]]:
+        if group.rank != 0:
+            return None, []
+        _check_shared(folder, launch, group.world_size)
+        others = [attempt for attempt in folder.attempts() if attempt.number != number]
+        return _newest_of_now(folder.checkpoints, others)
+
+    def take(picked: Future[tuple[Path | None, list[str]]]) -> str:
+        """Rank 0: the attempt; empty if the run before it has removed what was picked."""
+        nonlocal number
         if group.rank != 0:
             return ""
-        _check_shared(folder, launch, group.world_size)
-        checkpoint, passed = newest_whole(folder.checkpoints, folder.attempts())
+        checkpoint, passed = picked.result()
+        if _is_gone(checkpoint):
+            return ""
         for fault in passed:
             reporter.note(f"A checkpoint was passed over and left in place: {fault}.")
         start_step = step_of(checkpoint) if checkpoint else 0
         attempt = Attempt(
-            number=folder.next_attempt(),
+            number=number or folder.next_attempt(),
             launch=launch,
             start_step=start_step,
             world_size=group.world_size,
             threads=_threads(plan, group, checkpoint),
             resumed_from=checkpoint.name if checkpoint else "",
         )
-        folder.begin(attempt)
+        if number:  # taken already, with a checkpoint that is gone: write down the other one
+            folder.check_lease(number)
+            folder.write_json(f"attempts/{number:04d}.json", asdict(attempt))
+        else:
+            _begin(folder, attempt)
+            number = attempt.number
+        if _is_gone(checkpoint):
+            return ""
         folder.sweep(launch=launch)
         drop_unfinished(folder.checkpoints, attempt=attempt.number)
         folder.cut(start_step)
         return json.dumps(asdict(attempt))
 
-    told = together(group, decide)
+    told = ""
+    while not told:
+        picked = while_voting(group, reporter, pick)
+        told = group.from_rank_0(together(group, partial(take, picked)))
     probe.unlink(missing_ok=True)
-    attempt = Attempt(**json.loads(group.from_rank_0(told)))
+    attempt = Attempt(**json.loads(told))
     resumed = folder.checkpoints / attempt.resumed_from if attempt.resumed_from else None
     return attempt, resumed
+
+
+def while_voting(group: Group, reporter: Reporter, act: Callable[[], T]) -> Future[T]:
+    """Do `act` in a thread, and vote until all ranks have: it may take longer than a hang."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        running = pool.submit(act)
+        while group.vote(Vote(waiting=not running.done())).waiting:
+            reporter.beat()
+            wait([running], timeout=WAIT_S)
+    finally:
+        pool.shutdown(wait=False)
+    return running
+
+
+def _newest_of_now(folder: Path, attempts: Sequence[Attempt]) -> tuple[Path | None, list[str]]:
+    """`newest_whole`; again if a run that still lives has removed and written some meanwhile."""
+    while True:
+        there = living(folder, attempts)
+        try:
+            checkpoint, passed = newest_whole(folder, attempts)
+        except CheckpointError:
+            if living(folder, attempts) == there:
+                raise
+            continue
+        if not passed or living(folder, attempts) == there:
+            return checkpoint, passed
+
+
+def _is_gone(checkpoint: Path | None) -> bool:
+    return checkpoint is not None and not (checkpoint / "manifest.json").exists()
+
+
+def _begin(folder: RunFolder, attempt: Attempt) -> None:
+    """Take the run over; on a full disk, after what dead attempts left half written has gone.
+
+    Not before it is full: an attempt that still lives, and will not be overtaken in the end, would
+    miss the part that it is writing.
+    """
+    try:
+        folder.begin(attempt)
+    except OSError:
+        drop_unfinished(folder.checkpoints, attempt=attempt.number)
+        folder.begin(attempt)
 
 
 def _threads(plan: TrainPlan, group: Group, checkpoint: Path | None) -> int:
@@ -234,6 +305,8 @@ def restore(
             average = begin_average(model)  # it was switched on: from here
         rows = RowsState.from_json(saved["rows"])
         counters = Counters(**saved["counters"])
+        if saved["plan"]["model"]["memory"] != plan.model.memory:  # of another length: no measure
+            counters = replace(counters, metric="", best=None, best_step=0, stale=0, scored=0)
         if counters.skipped_in_row >= SKIPS_IN_ROW:  # it was stopped for that: another chance
             counters = replace(counters, skipped_in_row=0)
         layout = Layout(**saved["plan"]["layout"])

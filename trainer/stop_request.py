@@ -18,16 +18,18 @@ DRIVER, STOP = "driver.json", "stop.json"
 
 @contextmanager
 def driving(folder: RunFolder, *, launch: str) -> Iterator[None]:
-    """Say for the `with` block that this process, start `launch` of the run, drives it."""
+    """Say for the `with` block that this process, start `launch` of the run, drives and lives."""
     told = {"launch": launch, "host": socket.gethostname(), "process": owner_of(os.getpid())}
     (folder.path / STOP).unlink(missing_ok=True)  # meant for an earlier start
     folder.write_json(DRIVER, told)
+    folder.beat()  # before MLflow has it as RUNNING, which `longrow runs reap` must not end
     try:
         yield
     finally:
         if folder.read_json(DRIVER) == told:  # else a later start has taken the run over
             for name in (STOP, DRIVER):
                 (folder.path / name).unlink(missing_ok=True)
+            folder.rest()
 
 
 def asked_to_stop(folder: RunFolder) -> bool:

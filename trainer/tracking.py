@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ LINES = 30  # a call; MLflow takes at most 1,000 metrics in one
 TRIES = 3  # of one thing, before it is told and left out
 PERIOD_S = 2.0
 CLOSE_S = 60.0
+ANSWER_S = 10.0  # that a server may take to say whether it knows a run; its first step waits for it
 # How MLflow says that its server does not answer, or not now, or not to us, or that the database is
 # another's: no fault of what was sent.
 AWAY = re.compile(
@@ -122,6 +124,7 @@ class Tracker:
         self._held = held or Held(steps={}, scores={}, models={}, scored=set())
         self._connected = held is not None
         self._warned = False
+        self._overtaken = False
         self._tries = 0
         self._status = "FAILED"
         self._closing = threading.Event()
@@ -151,7 +154,9 @@ class Tracker:
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # not how it makes its tables
         try:
             client = MlflowClient(tracking_uri=uri)
-            run_id = (run_id and _known(client, run_id)) or _begin(client, run)
+            if run_id and _in_time(lambda: _known(client, run_id), wait_s=ANSWER_S):
+                return cls(client, run_id, run.tags, held=None, warn=warn)  # the thread looks
+            run_id = _begin(client, run)
             held = _go_on(client, run_id, run.tags)
         except Exception as error:
             first = str(error).splitlines()[0][:200]
@@ -169,7 +174,8 @@ class Tracker:
 
     def line(self, line: dict[str, Any]) -> None:
         """Log a metric line; a step that MLflow holds already is left out."""
-        self._lines.append((line, int(time.time() * 1000)))
+        # By the time it was written at MLflow knows a point that comes again, from whomever.
+        self._lines.append((line, line.get("time") or int(time.time() * 1000)))
 
     def file(self, path: Path, folder: str | None = None) -> None:
         """Log a file as an artifact."""
@@ -252,18 +258,20 @@ class Tracker:
                 self._client.log_batch(self.run_id, metrics=points)
                 self._held.scored.add(model_id)
 
-    def close(self, status: str) -> None:
-        """Send what is left and set the run's status.
+    def close(self, status: str, *, wait_s: float = CLOSE_S) -> None:
+        """Send what is left and set the run's status; of an overtaken run neither.
 
         Args:
             status: A verdict's, "overtaken" or "crashed".
+            wait_s: Seconds that MLflow is given for it.
         """
         self._status = STATUS.get(status, "FAILED")
+        self._overtaken = status == "overtaken"
         self._closing.set()
-        self._thread.join(CLOSE_S)
+        self._thread.join(wait_s)
         if self._thread.is_alive():
             self._warn(
-                f"MLflow did not take everything in {CLOSE_S:.0f} s. The run's metrics.jsonl has "
+                f"MLflow did not take everything in {wait_s:.0f} s. The run's metrics.jsonl has "
                 "all of it; `longrow resume` on this run sends what is missing."
             )
 
@@ -278,22 +286,20 @@ class Tracker:
 
     def _send_all(self) -> bool:
         """Whether all was taken; what was not stays, in order, for the next time."""
+        if self._overtaken:
+            return True
         try:
             if not self._connected:
                 self._held = _go_on(self._client, self.run_id, self._tags)
                 self._connected = True
-            while self._lines:
-                self._take(*self._lines.popleft())
-            while self._metrics:
-                lines = [self._metrics[i] for i in range(min(LINES, len(self._metrics)))]
-                batch = [metric for line in lines for metric in line]
-                self._client.log_batch(self.run_id, metrics=batch)
-                for _ in lines:
-                    self._metrics.popleft()
         except Exception as error:  # noqa: BLE001 - whatever MLflow meets, the record goes on
             self._tell(error)
             return False
-        while self._acts:
+        while self._lines:
+            self._take(*self._lines.popleft())
+        if not self._send_metrics():
+            return False
+        while self._acts and not self._overtaken:
             if not self._try(self._acts[0]):
                 return False
             self._acts.popleft()
@@ -301,17 +307,37 @@ class Tracker:
             return self._try(lambda: self._client.set_terminated(self.run_id, self._status))
         return True
 
+    def _send_metrics(self) -> bool:
+        while self._metrics and not self._overtaken:
+            count = 1 if self._tries else LINES  # of many, to find the one that is refused
+            lines = [self._metrics[i] for i in range(min(count, len(self._metrics)))]
+            if not self._try(partial(self._log, [one for line in lines for one in line])):
+                return False
+            for _ in lines:
+                self._metrics.popleft()
+        return True
+
+    def _log(self, metrics: list[Metric]) -> None:
+        self._client.log_batch(self.run_id, metrics=metrics)
+
     def _take(self, line: dict[str, Any], now: int) -> None:
         kind, step, held = line["kind"], line["step"], self._held
-        steps = held.steps.setdefault(kind, {})
-        known = step in steps
-        metrics = [
-            Metric(key, float(value), steps.setdefault(step, now), step)
+        told = {
+            key: value
             for key, value in line.items()
             if "/" in key and isinstance(value, int | float)
+        }
+        # The metrics of a step come together, those of evaluations by memory length.
+        names = {key: key if kind == "evaluation" else kind for key in told}
+        known = {name for name in names.values() if step in held.steps.get(name, {})}
+        metrics = [
+            Metric(
+                key, float(value), held.steps.setdefault(names[key], {}).setdefault(step, now), step
+            )
+            for key, value in told.items()
         ]
-        if metrics and not known:
-            self._metrics.append(metrics)
+        if new := [one for one in metrics if names[one.key] not in known]:
+            self._metrics.append(new)
         if metrics and kind == "evaluation" and step not in held.scores:
             held.scores[step] = metrics
             self._acts.append(lambda: self._score(step))
@@ -322,7 +348,7 @@ class Tracker:
             act()
         except Exception as error:  # noqa: BLE001 - whatever MLflow meets, the record goes on
             self._tries += 1
-            away = isinstance(error, OSError) or AWAY.search(str(error)) is not None
+            away = _is_away(error)
             if away or self._tries < TRIES:  # that it cannot be reached is no fault of the act
                 self._tell(error)
                 return False
@@ -333,8 +359,9 @@ class Tracker:
     def _tell(self, error: Exception) -> None:
         if not self._warned:
             self._warned = True
+            does = "does not answer" if _is_away(error) else "refuses what it is sent"
             self._warn(
-                f"MLflow does not answer ({str(error).splitlines()[0][:160]}). Training goes on; "
+                f"MLflow {does} ({_first(error)[:160]}). Training goes on; "
                 "what is missing there is kept and sent later."
             )
 
@@ -344,7 +371,8 @@ class Held:
     """What MLflow has of a run; the tracker adds what it sends.
 
     Attributes:
-        steps: By kind of line: the time, in ms since 1970, that each step is logged with.
+        steps: The time, in ms since 1970, that each step is logged with; under "step" that of
+            the metrics of steps, and that of an evaluation's under their keys.
         scores: What the evaluation of a step found.
         models: By step: the logged models of its checkpoints, id by name.
         scored: Ids of those that know what they scored.
@@ -359,12 +387,16 @@ class Held:
 def _go_on(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> Held:
     """Say that the run goes on, and look at what MLflow has of it."""
     client.update_run(run_id, status="RUNNING")
-    experiment_id = client.get_run(run_id).info.experiment_id
+    run = client.get_run(run_id)
+    experiment_id = run.info.experiment_id
     client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
     held = Held(
         steps={
             kind: {one.step: one.timestamp for one in client.get_metric_history(run_id, key)}
-            for kind, key in (("step", "train/step_seconds"), ("evaluation", "eval/loss"))
+            for kind, key in [
+                ("step", "train/step_seconds"),
+                *((key, key) for key in run.data.metrics if key.startswith("eval/")),
+            ]
         },
         scores={},
         models={},
@@ -385,6 +417,14 @@ def _go_on(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> Held:
             return held
 
 
+def _is_away(error: Exception) -> bool:
+    return isinstance(error, OSError) or AWAY.search(str(error)) is not None
+
+
+def _first(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def _known(client: MlflowClient, run_id: str) -> str:
     """The id of a run that MLflow holds; empty if its database was lost or emptied since."""
     try:
@@ -393,6 +433,27 @@ def _known(client: MlflowClient, run_id: str) -> str:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
         return ""
+
+
+def _in_time(ask: Callable[[], str], *, wait_s: float) -> str:
+    """What `ask` gives, or what it raises; TimeoutError if it gives nothing in time."""
+    answers: list[str] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            answers.append(ask())
+        except Exception as error:  # noqa: BLE001 - carried to the one who asked
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="mlflow-known", daemon=True)
+    thread.start()
+    thread.join(wait_s)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise TimeoutError(f"it has not answered in {wait_s:.0f} s")
+    return answers[0]
 
 
 def _begin(client: MlflowClient, run: TrackedRun) -> str:
@@ -409,8 +470,8 @@ def _begin(client: MlflowClient, run: TrackedRun) -> str:
     return run_id
 
 
-def end_if_running(uri: str, run_id: str) -> bool:
-    """Set a run that is RUNNING to KILLED; whether it was.
+def end_if_running(uri: str, run_id: str, *, status: str = "KILLED") -> bool:
+    """Set a run that is RUNNING to `status`; whether it was.
 
     Raises:
         ConfigError: MLflow cannot be reached there, or does not know the run.
@@ -422,7 +483,7 @@ def end_if_running(uri: str, run_id: str) -> bool:
         client = MlflowClient(tracking_uri=uri)
         if client.get_run(run_id).info.status != "RUNNING":
             return False
-        client.set_terminated(run_id, "KILLED")
+        client.set_terminated(run_id, status)
     except (MlflowException, OSError) as error:
         raise ConfigError(
             f"MLflow at {uri} cannot be used for run {run_id} "

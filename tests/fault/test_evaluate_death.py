@@ -23,12 +23,29 @@ def box(tiny_store: Path) -> Iterator[Box]:
     box.remove()
 
 
-def begin(box: Box) -> subprocess.Popen[str]:
+IMPATIENT = """
+from jobs.entry import run
+from jobs.evaluate import command
+from trainer import scorer_actor
+
+scorer_actor.SILENT_S = 20.0  # of a busy machine that starts Ray
+run(command)
+"""
+
+
+def begin(box: Box, *python: str) -> subprocess.Popen[str]:
     """An evaluation that does not end before somebody has looked."""
     lengths = ",".join(map(str, range(1, 400)))
     options = ("--memory", lengths, "--segment", "1", "--workers", "2", "--json")
     return subprocess.Popen(
-        [sys.executable, "-m", "jobs.evaluate", "weights", "--store", str(box.store), *options],
+        [
+            sys.executable,
+            *(python or ("-m", "jobs.evaluate")),
+            "weights",
+            "--store",
+            str(box.store),
+            *options,
+        ],
         cwd=box.path,
         env=box.environment,
         stdout=subprocess.PIPE,
@@ -63,5 +80,18 @@ def test_ctrl_c_ends_all_workers_and_leaves_nothing(box: Box) -> None:
     assert process.returncode == 130, err
     assert err.strip().endswith("longrow: Stopped by Ctrl-C.")
     assert "Traceback" not in err
+    assert box.left_over() == ({}, [], [])
+    assert not (box.path / "weights" / "evaluations").exists()
+
+
+def test_a_frozen_worker_ends_the_evaluation_with_its_name_and_nothing_is_left(box: Box) -> None:
+    process = begin(box, "-c", IMPATIENT)
+    box.wait_for(lambda: len(scorers(box)) == 2)
+    os.kill(scorers(box)[1], signal.SIGSTOP)
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 1, err
+    assert re.search(r"longrow: Worker [01] of 2 has not answered for \d+ s", err)
+    assert "Traceback" not in err
+    assert "it hangs" in json.loads(out.splitlines()[-1])["error"]
     assert box.left_over() == ({}, [], [])
     assert not (box.path / "weights" / "evaluations").exists()

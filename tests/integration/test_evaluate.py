@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,9 @@ def test_a_sweep_of_memory_lengths_stands_with_its_settings_in_a_file_of_its_own
     words = ("evaluate", "run", "--memory", "0,4,8", "--segment", "4", "--rows", "3", "--json")
     assert code_of(*words, "--clamp", "5") == 0
     facts = told(capsys)
-    kept = json.loads((folder.evaluations / "memory_step_00000002_L4.json").read_text())
+    told_in, drawn_in = map(Path, facts["files"])
+    assert re.fullmatch(r"memory_step_00000002_L4-[0-9a-f]{8}\.json", told_in.name)
+    kept = json.loads(told_in.read_text())
     assert {name: facts[name] for name in kept} == kept
     for name, value in {"segment": 4, "rows": 3, "clamp": 5, "same_length": False}.items():
         assert kept[name] == value
@@ -65,8 +68,15 @@ def test_a_sweep_of_memory_lengths_stands_with_its_settings_in_a_file_of_its_own
         assert score["bits_per_byte"] == pytest.approx(bits / score["num_bytes"])
         assert score["bits_per_char"] == pytest.approx(bits / score["num_chars"])
         assert score["bits_per_word"] == pytest.approx(bits / score["num_words"])
-    assert (folder.evaluations / "memory_step_00000002_L4.png").stat().st_size > 5_000
+    assert drawn_in.stat().st_size > 5_000
     assert read_scores(folder) == before  # what the training itself scored
+    others = [("--clamp", "6"), ("--same-length",), ("--rows", "2"), ("--segment", "3"), ()]
+    names = {told_in.name}
+    for other in others:
+        assert code_of("evaluate", "run", "--memory", "4", "--json", *other) == 0
+        names.add(Path(told(capsys)["files"][0]).name)
+    assert len(names) == 1 + len(others)  # none has taken another's place
+    assert {"memory_step_00000002_L3.json", "memory_step_00000002_L8.json"} <= names
     assert code_of("evaluate", "run", "--memory", "8,0") == 0
     table = capsys.readouterr().out.splitlines()
     assert table[1].split() == [
@@ -87,7 +97,9 @@ def test_true_context_is_measured_drawn_and_kept(
     assert facts["contexts"][-1]["gain_r0.1"] is None
     assert [one["ratio"] for one in facts["effective_context"]] == [0.1, 0.5, 1.0]
     assert facts["targets"] == facts["blocks"] * 4 > 0
-    kept = box / "runs" / "run" / "evaluations" / "context_step_00000002_M8.json"
+    kept = Path(facts["files"][0])
+    assert kept.parent == box / "runs" / "run" / "evaluations"
+    assert re.fullmatch(r"context_step_00000002_M8-[0-9a-f]{8}\.json", kept.name)
     saved = json.loads(kept.read_text())
     assert saved["contexts"] == facts["contexts"]
     assert (saved["memory"], saved["segment"], saved["block"]) == (8, 8, 4)
@@ -102,7 +114,7 @@ def test_the_record_of_the_run_gets_picture_and_table_once_and_keeps_its_status(
     client, run_id = record(box)
     for _ in range(2):
         assert code_of("evaluate", "tracked", "--memory", "0,4") == 0
-        assert code_of("evaluate", "tracked", "--context", "--contexts", "0,8") == 0
+        assert code_of("evaluate", "tracked", "--context") == 0
     assert client.get_run(run_id).info.status == "FINISHED"
     tables = [found.path for found in client.list_artifacts(run_id, "evaluations")]
     assert [path.rpartition("-")[0] for path in tables] == [

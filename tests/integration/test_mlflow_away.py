@@ -168,6 +168,23 @@ def test_a_run_that_goes_on_does_not_wait_for_its_record(server: Server, trouble
     assert MlflowClient(server.uri).get_run(first.run_id).info.status == "FINISHED"
 
 
+def test_a_server_that_hangs_holds_neither_the_start_nor_an_end_at_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    first = start(server, warnings)
+    first.close("stopped")
+    server.be("hangs")
+    os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "60"  # longer than anybody waits
+    monkeypatch.setattr("trainer.tracking.ANSWER_S", 0.2)
+    second = start(server, warnings, run_id=first.run_id)
+    assert "it has not answered in 0 s. Training begins all the same" in warnings[0]
+    second.line(step(1))
+    second.close("stopped", wait_s=0.3)
+    assert "MLflow did not take everything in 0 s" in warnings[1]
+    server.be("")
+
+
 @pytest.mark.usefixtures("server")
 def test_a_locked_database_is_waited_for(tmp_path: Path) -> None:
     uri, warnings = f"sqlite:///{tmp_path}/mlflow.db", list[str]()

@@ -88,9 +88,13 @@ def losses(folder: str | Path) -> list[tuple[int, float]]:
 
 def numbers(folder: str | Path) -> list[dict[str, Any]]:
     """Every line, without what depends on the clock or the attempt."""
-    dropped = {"attempt", "train/tokens_per_second", "train/step_seconds", "data/wait_seconds"} | {
-        *("train/model_flops_per_second", "system/host_memory_bytes")
-    }
+    dropped = {
+        "attempt",
+        "time",
+        "train/tokens_per_second",
+        "train/step_seconds",
+        "data/wait_seconds",
+    } | {*("train/model_flops_per_second", "system/host_memory_bytes")}
     return [
         {key: value for key, value in line.items() if key not in dropped}
         for line in RunFolder(folder).lines()

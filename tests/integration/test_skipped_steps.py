@@ -101,6 +101,12 @@ def test_three_in_a_row_stop_the_run_with_a_checkpoint_of_the_last_good_weights(
     for tensor in weights_at(plan, state["step"]):
         assert torch.isfinite(tensor).all()
     lines = list(RunFolder(plan.folder).lines())
-    assert [line["step"] for line in lines if line["train/loss"] is None] == [5, 6, 7, 8]
+    assert [line["step"] for line in lines if line.get("train/loss", 0) is None] == [5, 6, 7, 8]
+    skipped = [line for line in lines if line["kind"] == "skipped"]
+    assert [line["step"] for line in skipped] == [5, 6, 7, 8]
+    for line in skipped:
+        assert set(line["rows"]) == set(range(plan.layout.rows))
+        assert len(line["rows"]) == len(line["doc_ids"]) == len(line["offsets"])
+        assert all(offset >= 0 for offset in line["offsets"])
     Poison(monkeypatch, set())
     assert run(plan)[0].status == "done"  # a resume gets its chance

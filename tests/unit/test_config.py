@@ -118,6 +118,41 @@ def test_rows_that_the_workers_cannot_share_are_refused() -> None:
     assert "evaluate.rows = 6" in told
 
 
+def test_what_counts_evaluations_is_refused_where_there_are_none() -> None:
+    (told,) = mistakes("evaluate.patience=3")
+    assert told.startswith("evaluate.patience = 3 counts evaluations")
+    (told,) = mistakes("checkpoint.keep_best=2")
+    assert told.startswith("checkpoint.keep_best = 2 wants the best of several evaluations")
+    for when in ("evaluate.every=5", "evaluate.minutes=0.5"):
+        config = read_config(sets=["evaluate.patience=3", "checkpoint.keep_best=2", when])
+        assert config.evaluate.patience == 3
+    assert read_config().checkpoint.keep_best == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "X-Amz-Signature=hunter2",
+        "versionId=3&X-Goog-Signature=hunter2",
+        "sv=2024&sig=hunter2",
+        "token=hunter2",
+        "access_token=hunter2",
+        "AWSAccessKeyId=hunter2",
+        "X-Amz-Security-Token=hunter2",
+        "api_key=hunter2",
+    ],
+)
+def test_a_signed_url_is_refused_and_not_repeated(query: str) -> None:
+    (told,) = mistakes(f'data.store="https://bucket.example/store?{query}"')
+    assert "data holds a secret in its query" in told
+    assert "hunter2" not in told
+
+
+def test_a_query_that_opens_no_door_is_taken() -> None:
+    url = "https://bucket.example/store?versionId=3&monkey=1"
+    assert read_config(sets=[f'data.store="{url}"']).data.store == url
+
+
 def test_rows_are_not_measured_by_a_world_size_that_comes_later() -> None:
     config = read_config(sets=["rows.rows=6", "cluster.workers=4", "cluster.launcher=local"])
     assert config.rows.rows == 6

@@ -34,6 +34,7 @@ def test_an_evaluation_that_cannot_be_made_yet_is_put_off_and_forgotten(
         group,
         Store.open(str(tiny_store)),
         training,
+        attempt=1,
         reporter=reporter,
         ledger=ledger,
         consent=Consent(group, reporter),

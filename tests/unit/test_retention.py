@@ -47,7 +47,7 @@ def taken(step: int) -> Snapshot:
     )
 
 
-def saver_in(run: Path, **settings: int) -> Saver:
+def saver_in(run: Path, notes: list[str] | None = None, **settings: int) -> Saver:
     folder = RunFolder(run)
     folder.create()
     folder.begin(
@@ -61,6 +61,7 @@ def saver_in(run: Path, **settings: int) -> Saver:
         settings=CheckpointSettings(**settings),
         value_of=lambda step: abs(step - 3),
         beat=lambda: None,
+        note=(notes if notes is not None else []).append,
     )
 
 
@@ -131,14 +132,15 @@ def test_a_save_that_fails_is_tried_again_and_told(
     monkeypatch.setattr(
         snapshot.shutil, "disk_usage", lambda _path: type("Usage", (), {"free": next(room)})
     )
-    writer = saver_in(tmp_path, retries=2)
+    notes: list[str] = []
+    writer = saver_in(tmp_path, notes, retries=2)
     monkeypatch.setattr(writer._closed, "wait", waits.append)
     writer.start(taken(4))
     writer.wait()
-    assert writer.committed == 4
+    assert list(writer.committed) == [4]
     assert waits == [1.0, 2.0]
-    assert len(writer.notes) == 2
-    assert "has 1 bytes free, the next checkpoint takes" in writer.notes[0]
+    assert len(notes) == 2
+    assert "has 1 bytes free, the next checkpoint takes" in notes[0]
     room = iter([1] * 3)
     writer.start(taken(5))
     with pytest.raises(OSError, match="Make room there"):
@@ -223,12 +225,13 @@ def test_an_old_checkpoint_that_cannot_be_removed_costs_no_newer_one(
 
     monkeypatch.setattr(saver, "write_part", count)
     monkeypatch.setattr(saver, "drop_old", refuse)
-    writer = saver_in(tmp_path)
+    notes: list[str] = []
+    writer = saver_in(tmp_path, notes)
     writer.start(taken(1))
     writer.wait()
     assert saves == ["step_00000001-a0001.part"]
-    assert writer.committed == 1
-    assert "could not be removed" in writer.notes[0]
+    assert list(writer.committed) == [1]
+    assert "could not be removed" in notes[0]
 
 
 def test_a_save_that_is_refused_when_all_is_done_is_not_made_again(

@@ -60,6 +60,7 @@ def test_evaluations_of_a_step_that_will_come_again_are_dropped_whoever_made_the
 ) -> None:
     names = ["step_{}.json", "memory_step_{}_L16.json", "memory_step_{}_L16.png"]
     names += ["context_step_{}_M8.json", "context_step_{}_M8.png"]
+    names += ["memory_step_{}_L16-0a1b2c3d.json", "context_step_{}_M8-0a1b2c3d.png"]
     files = {step: {name.format(f"{step:08d}") for name in names} for step in (3, 4)}
     for name in (*files[3], *files[4], "notes_step_00000009.txt"):
         (folder.evaluations / name).write_text("")

@@ -1,0 +1,114 @@
+"""A wish to stop: who hears it, what a second one does, and what is said of a run that stops."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from jobs.config import read_config
+from jobs.drive import _kept_if_begun, _told_once
+from tests.tiny_runs import tiny_plan
+from trainer.board import Board, Verdict
+from trainer.checkpoint import checkpoint_name
+from trainer.endings import ended_before_it_began, ended_without_workers
+from trainer.run_folder import RunFolder
+from trainer.signals import StopWish
+from trainer.stop_request import DRIVER, STOP, ask_to_stop, asked_to_stop, driving
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    return folder
+
+
+@pytest.mark.parametrize(("rank", "heard"), [("0", "`longrow stop` was called"), ("1", "")])
+def test_of_several_ranks_the_first_alone_looks_for_a_wish_in_the_folder(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, rank: str, heard: str
+) -> None:
+    # Another rank may look before the first one has removed what an earlier start was told.
+    monkeypatch.setenv("RANK", rank)
+    folder.write_json(STOP, {})
+    config = read_config(sets=["cluster.launcher=local"])
+    assert _told_once(StopWish(), config, folder, None)() == heard
+
+
+def test_the_first_signal_after_longrow_stop_ends_at_once(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wish = StopWish()
+    reason = _told_once(wish, read_config(), folder, None)
+    with driving(folder, launch="a"):
+        assert reason() == ""
+        assert ask_to_stop(folder)
+        assert reason() == "`longrow stop` was called"
+        assert "Ctrl-C or SIGTERM now ends it at once" in capsys.readouterr().err
+        with pytest.raises(SystemExit):
+            wish.ask(signal.SIGTERM, None)
+    assert not asked_to_stop(folder)
+
+
+def test_who_drives_a_run_shows_life_from_the_first_and_rests_only_what_is_its_own(
+    folder: RunFolder,
+) -> None:
+    with driving(folder, launch="a"):
+        assert folder.last_beat() is not None
+    assert folder.last_beat() is None
+    with driving(folder, launch="a"):
+        folder.write_json(DRIVER, {"launch": "another"})
+    assert folder.last_beat() is not None
+    assert folder.read_json(DRIVER) == {"launch": "another"}
+
+
+def _begin_and_leave(folder: RunFolder, *, begun: bool) -> None:
+    with _kept_if_begun(folder, first=True) as event:
+        folder.create()
+        if begun:
+            event.set()
+        raise SystemExit
+
+
+def test_a_folder_that_is_new_goes_again_if_nothing_began(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    for begun, there in ((False, False), (True, True), (False, True)):  # the last: not new
+        with pytest.raises(SystemExit):
+            _begin_and_leave(folder, begun=begun)
+        assert folder.path.exists() is there
+
+
+def test_a_folder_that_another_start_has_taken_stays(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(SystemExit), _kept_if_begun(folder, first=True):
+        _taken_by_another(folder)
+    assert folder.read_json(DRIVER) == {"launch": "another"}
+
+
+def _taken_by_another(folder: RunFolder) -> None:
+    folder.create()
+    folder.write_json(DRIVER, {"launch": "another"})
+    raise SystemExit
+
+
+def test_a_worker_that_comes_when_all_is_over_is_told_how_it_ended() -> None:
+    board = Board()
+    assert board.enter(0).verdict is None
+    board.end(Verdict(status="stopped", step=7))
+    assert board.enter(0).verdict == Verdict(status="stopped", step=7)
+
+
+def test_a_stop_without_workers_says_whether_there_were_any(
+    tiny_store: Path, tmp_path: Path
+) -> None:
+    plan = tiny_plan(tiny_store, tmp_path / "run", steps=9)
+    for step in (5, 10):
+        path = RunFolder(plan.folder).checkpoints / checkpoint_name(step, 1)
+        path.mkdir()
+        (path / "manifest.json").write_text("{}")
+    before = ended_before_it_began(plan, "SIGTERM was received")
+    assert before.reason == "SIGTERM was received, before the workers were there"
+    lost = ended_without_workers(plan, "SIGTERM was received")
+    assert lost.reason == (
+        "SIGTERM was received, and no worker answered: what came after it is lost"
+    )
+    assert before.step == lost.step == 10
