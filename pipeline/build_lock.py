@@ -57,6 +57,7 @@ def builder_of(store: str) -> str:
 
 
 def _locked(path: Path, store: str) -> IO[bytes]:
+    said = ""
     for _ in range(TRIES):
         file = path.open("a+b")
         if _lock(file, fcntl.LOCK_EX) and _is_still(path, file):

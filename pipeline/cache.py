@@ -123,9 +123,18 @@ class PartCache:
 
     def _bring(self, url: str, path: Path, part: PartEntry) -> IO[bytes]:
         self._make_room(part.size_bytes)
-        for tries in range(1, TRIES + 1):
+        file = self._copy_patiently(url, path, part)
+        self._right.add(part.sha256)
+        self._make_room(0, keep=path)  # others may have fetched meanwhile
+        return file
+
+    def _copy_patiently(self, url: str, path: Path, part: PartEntry) -> IO[bytes]:
+        """The part as the cache's own file; wrong bytes are asked for again a few times."""
+        tries = 0
+        while True:
+            tries += 1
             try:
-                file = _copy(url, path, part)
+                return _copy(url, path, part)
             except FileNotFoundError:
                 raise DataError(f"{url} is missing; the manifest names it.") from None
             except WrongBytesError as error:
@@ -133,11 +142,6 @@ class PartCache:
                     raise
                 self._warn(f"{url} is fetched again: {error}")
                 self._sleep(PAUSE_S * 2 ** (tries - 1))
-            else:
-                break
-        self._right.add(part.sha256)
-        self._make_room(0, keep=path)  # others may have fetched meanwhile
-        return file
 
     def _make_room(self, size_bytes: int, *, keep: Path | None = None) -> None:
         """Remove what was opened longest ago until so many bytes more have room."""

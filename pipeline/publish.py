@@ -16,7 +16,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -157,17 +157,21 @@ def read_part(store: str, task: int) -> Committed | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        said = json.loads(data)
-        entry = PartEntry(**said["part"])
-        num_tokens, split = base64.b64decode(said["num_tokens"]), base64.b64decode(said["split"])
-        right = said["sha256"] == hashlib.sha256(num_tokens + split).hexdigest()
-    except (ValueError, KeyError, TypeError):
-        right = False
-    if not right or (len(num_tokens), len(split)) != (4 * entry.documents, entry.documents):
+        return _committed(json.loads(data))
+    except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{url} is damaged: its lengths are not those that were written. The same command "
             "again goes on with the build and writes it anew."
-        )
+        ) from error
+
+
+def _committed(said: dict[str, Any]) -> Committed:
+    entry = PartEntry(**said["part"])
+    num_tokens, split = base64.b64decode(said["num_tokens"]), base64.b64decode(said["split"])
+    if said["sha256"] != hashlib.sha256(num_tokens + split).hexdigest():
+        raise ValueError("other lengths")
+    if (len(num_tokens), len(split)) != (4 * entry.documents, entry.documents):
+        raise ValueError("lengths of other documents")
     lengths = np.frombuffer(num_tokens, "<u4").astype(np.int64)
     return Committed(entry, lengths, np.frombuffer(split, np.uint8))
 

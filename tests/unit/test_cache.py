@@ -230,7 +230,11 @@ def test_two_threads_that_open_the_same_part_count_it_once(
     home: Path, parts: list[tuple[str, PartEntry]]
 ) -> None:
     both = threading.Barrier(2)
-    SlowFiles.before_open = staticmethod(lambda _: both.wait(10))  # both are opening it
+
+    def meet(_: str) -> None:
+        both.wait(10)  # both are opening it
+
+    SlowFiles.before_open = staticmethod(meet)
     store = Store.open(f"slow://{home}/store")
     read: list[Any] = []
     threads = [threading.Thread(target=lambda: read.append(store.read(0))) for _ in range(2)]
