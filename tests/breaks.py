@@ -14,12 +14,13 @@ from contextlib import closing, suppress
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_FSIZE, prlimit
 
-from tests.chaos import EVERY, ROOT, Machine, send
+from tests.chaos import EVERY, PATIENCE_S, ROOT, Machine, send
 from trainer.checkpoint import checkpoints
+from trainer.retention import PINNED
 from trainer.stop_request import DRIVER
 
 SMALL_FILE = 60_000  # bytes: manifests and lists are smaller, weights and moments are larger
-WENT_WRONG = 1
+WENT_WRONG, BAD_USE = 1, 2
 
 
 def kill_a_worker(machine: Machine) -> None:
@@ -38,6 +39,24 @@ def freeze_a_worker(machine: Machine) -> None:
     machine.end({WENT_WRONG, -signal.SIGKILL})
 
 
+def wake_the_dead(machine: Machine) -> None:
+    """Freeze all of it, have it started again, and wake the old ones when that has got further."""
+    old, machine.processes = machine.processes, []
+    for process in old:
+        process.send_signal(signal.SIGSTOP)
+    before = machine.committed()
+    try:
+        machine.start()
+        machine.wait(lambda: machine.committed() > before and machine.done() > before + EVERY)
+    finally:
+        for process in old:
+            process.send_signal(signal.SIGCONT)
+    until = time.monotonic() + PATIENCE_S
+    for process in old:  # it sees that it was overtaken, or its peers do
+        code = process.wait(timeout=max(1, until - time.monotonic()))
+        assert code in (WENT_WRONG, BAD_USE), machine.story()
+
+
 def lose_power(machine: Machine) -> None:
     """SIGKILL to all that was started, at once; what that had started ends by itself."""
     for process in machine.processes:
@@ -48,7 +67,10 @@ def lose_power(machine: Machine) -> None:
 
 
 def stop(machine: Machine) -> None:
-    """Ask it to stop in one of the ways: a checkpoint of the last step, and the code for it."""
+    """Ask it to stop in one of the ways: a checkpoint of the last step, and the code for it.
+
+    As it starts, a signal may end a process as signals do, which leaves its peers: no handlers.
+    """
     number = machine.draw.choice([signal.SIGINT, signal.SIGTERM, None])
     before = machine.done()
     if number is None and (machine.folder.path / DRIVER).exists():
@@ -59,9 +81,9 @@ def stop(machine: Machine) -> None:
         for process in told:
             process.send_signal(number or signal.SIGTERM)
     number = number or signal.SIGTERM
-    # Before the handlers are there a signal ends a process as signals do, and leaves its peers.
-    codes = machine.end({128 + number, -number, WENT_WRONG})
-    if machine.done() > before:
+    early = {-number, WENT_WRONG} if machine.early else set[int]()
+    codes = machine.end({128 + number} | early)
+    if not machine.early or machine.done() > before:
         assert codes == {128 + number}, machine.story()
         assert machine.committed() == machine.done(), machine.story()
 
@@ -70,7 +92,8 @@ def flip_a_bit(machine: Machine) -> None:
     """Stop, then flip one bit somewhere in the newest checkpoint."""
     stop(machine)
     newest = checkpoints(machine.folder.checkpoints)[-1]
-    file = machine.draw.choice(sorted(newest.iterdir()))
+    listed = [file for file in newest.iterdir() if file.name != PINNED]  # an empty one
+    file = machine.draw.choice(sorted(listed))
     data = bytearray(file.read_bytes())
     data[machine.draw.randrange(len(data))] ^= 1 << machine.draw.randrange(8)
     file.write_bytes(data)
@@ -81,22 +104,25 @@ def flip_a_bit(machine: Machine) -> None:
 
 def fill_the_disk(machine: Machine) -> None:
     """No room for the next checkpoint; it comes back when the run has said so, or ended of it."""
-    before = machine.committed()
+    before, log = machine.committed(), machine.log().stat().st_size
     full = _no_room if machine.mounted and machine.draw.random() < 0.5 else _no_large_file
     free = full(machine)
 
     def noticed() -> bool:
         words = ("could not be written", "A worker failed", "No space left", "File too large")
-        return machine.ended() or any(machine.said(word) for word in words)
+        return machine.ended() or any(machine.said(word, after=log) for word in words)
 
     try:
         machine.wait(noticed, alive=False)
     finally:
         free()
-    if machine.launcher == "local":  # it tried again, or it ended
-        machine.wait(lambda: machine.ended() or machine.committed() > before, alive=False)
-        if machine.ended():
-            machine.end({WENT_WRONG})
+    # It tried again and went on; or, without Ray, it ended, which takes a while to be seen.
+    machine.wait(lambda: machine.ended() or machine.committed() > before, alive=False)
+    goal = machine.done() + EVERY
+    machine.wait(lambda: machine.ended() or machine.done() >= goal, alive=False)
+    if machine.ended():
+        assert machine.launcher == "local", machine.story()
+        machine.end({WENT_WRONG})
 
 
 def _no_room(machine: Machine) -> Callable[[], None]:
@@ -205,6 +231,7 @@ LOCAL = (
     fill_the_disk,
     flip_a_bit,
     lock_the_record,
+    wake_the_dead,
     lose_power,
     freeze_a_worker,
     stop,

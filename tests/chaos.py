@@ -22,24 +22,32 @@ import pytest
 
 from tests.tiny_runs import TOML
 from trainer.checkpoint import checkpoints, step_of
+from trainer.retention import PINNED
 from trainer.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 EVERY = 10  # steps between two checkpoints
+SCORED = 7  # steps between two evaluations
 PATIENCE_S = 240.0  # of a machine that others use too
 ROOM = "64m"  # of the disk that the runs lie on, where we may mount one
 REST = """
 [trainer]
 steps = {steps}
 threads = 1
+average = 0.99
+spike_factor = 50.0
 [optimizer]
 learning_rate = 3e-4
 warmup_steps = 20
 final_ratio = 1.0
 [evaluate]
-every = 150
+every = {scored}
+minutes = 0.1
+patience = 1000000
 [checkpoint]
 every = {every}
+keep_every = 40
+keep_best = 1
 [tracking]
 uri = "{uri}"
 [cluster]
@@ -61,6 +69,8 @@ class Machine:
         processes: Those that were started by us and not yet waited for.
         mlflow: MLflow's server, where the run has one.
         mounted: Whether the run lies on a small disk of its own.
+        early: Whether it is broken as it starts: it may not have its handlers yet, or its peers.
+        pinned: Checkpoints that must be there at the end.
     """
 
     def __init__(
@@ -81,6 +91,8 @@ class Machine:
         self.launcher, self.workers, self.steps = launcher, workers, steps
         self.processes: list[subprocess.Popen[bytes]] = []
         self.mlflow: MlflowServer | None = None
+        self.early = False
+        self.pinned: list[Path] = []
         self._mark = uuid.uuid4().hex
         self._store = store
         self._starts = 0
@@ -101,6 +113,7 @@ class Machine:
                 store=self._store,
                 steps=self.steps,
                 every=EVERY,
+                scored=SCORED,
                 uri=self._uri(),
                 launcher=self.launcher,
                 workers=self.workers,
@@ -155,6 +168,23 @@ class Machine:
         lines = self.folder.lines()
         return [(line["step"], line["train/loss"]) for line in lines if line["kind"] == "step"]
 
+    def scores_told(self) -> list[tuple[int, float]]:
+        """Each step that is a multiple of SCORED, with what its evaluation found.
+
+        Others were put where they are by the clock, or by the end of a run.
+        """
+        return [
+            (line["step"], line["eval/loss"])
+            for line in self.folder.lines()
+            if line["kind"] == "evaluation" and line["step"] % SCORED == 0
+        ]
+
+    def pin(self) -> None:
+        """Have the newest checkpoint kept for good."""
+        path = checkpoints(self.folder.checkpoints)[-1]
+        (path / PINNED).touch()
+        self.pinned.append(path)
+
     def committed(self) -> int:
         """Step of the newest committed checkpoint; 0 before the first."""
         return max((step_of(path) for path in checkpoints(self.folder.checkpoints)), default=0)
@@ -163,9 +193,14 @@ class Machine:
         """What a rank, or the driver, has said since its last start."""
         return self.path / f"log-{self._starts:03d}-{rank}.txt"
 
-    def said(self, words: str) -> bool:
-        """Whether rank 0 or the driver has said these words since its last start."""
-        return words in self.log().read_text(errors="replace")
+    def said(self, words: str, *, after: int = 0) -> bool:
+        """Whether rank 0 or the driver has said these words since its last start.
+
+        Args:
+            words: What to look for.
+            after: Bytes of its log that were there before, and do not count.
+        """
+        return words.encode() in self.log().read_bytes()[after:]
 
     def wait(self, holds: Callable[[], bool], *, alive: bool = True) -> None:
         """Wait until it holds, with the run alive all the while."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import breaks
-from tests.chaos import EVERY, Machine, MlflowServer
+from tests.chaos import EVERY, SCORED, Machine, MlflowServer
 
 ROUNDS = int(os.environ.get("LONGROW_CHAOS_ROUNDS", "6"))
 SEED = int(os.environ.get("LONGROW_CHAOS_SEED", "1"))
@@ -21,6 +21,7 @@ MOST = 10  # rounds of one run
 # Sums in another order drift apart, the longer the further: 1e-5 is promised for short runs.
 MOVING_STEPS, MOST_MOVES = 120, 3
 Break = Callable[[Machine], None]
+Told = list[tuple[int, float]]
 
 
 def campaigns(share: float, most: int) -> list[tuple[int, int]]:
@@ -53,6 +54,7 @@ def play(machine: Machine, card: Break, *, number: int, rounds: int) -> None:
     when = machine.draw.choice(["in a step", "in a save", "as it starts"])
     if when == "as it starts" and fresh and before and card in breaks.ENDING:
         time.sleep(machine.draw.uniform(0, 8))
+        machine.early = True
     else:
         goal = max(before, machine.done()) + machine.draw.randint(1, 2 * EVERY)
         machine.wait(lambda: machine.committed() > before and machine.done() >= goal)
@@ -63,6 +65,7 @@ def play(machine: Machine, card: Break, *, number: int, rounds: int) -> None:
             when = "in a step"
     workers, step = machine.workers, machine.done()
     card(machine)
+    machine.early = False
     if machine.committed() <= before:
         if not machine.processes:
             machine.start()
@@ -79,20 +82,23 @@ class LeftAlone:
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        self._known: list[tuple[int, float]] = []
+        self._known: Told = []
+        self._scores: Told = []
 
-    def up_to(self, steps: int) -> list[tuple[int, float]]:
-        """Of steps 1 to `steps`."""
+    def up_to(self, steps: int) -> tuple[Told, Told]:
+        """Of steps 1 to `steps`: what was learned from, and what the evaluations found."""
         if len(self._known) < steps:
             machine = Machine(self._store, seed=0, steps=steps)
             try:
                 machine.start()
                 machine.end({0})
-                self._known = machine.steps_told()
+                self._known, self._scores = machine.steps_told(), machine.scores_told()
             finally:
                 machine.remove()
         assert [step for step, _ in self._known[:steps]] == list(range(1, steps + 1))
-        return self._known[:steps]
+        scores = [(step, loss) for step, loss in self._scores if step <= steps]
+        assert [step for step, _ in scores] == list(range(SCORED, steps + 1, SCORED))
+        return self._known[:steps], scores
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +143,13 @@ def break_all(machine: Machine, cards: Sequence[Break], rounds: int) -> Iterator
         machine.mlflow = MlflowServer(machine)
     for number, card in enumerate(drawn, start=1):
         play(machine, card, number=number, rounds=rounds)
+        if number == 1:
+            machine.pin()
         yield
     if machine.processes:  # the last stop came before a step, and it went on
         breaks.stop(machine)
     machine.to_the_end()
+    assert all((path / "manifest.json").is_file() for path in machine.pinned)
 
 
 def recorded(machine: Machine) -> tuple[str, list[int]]:
@@ -160,7 +169,8 @@ def test_whatever_breaks_at_one_world_size_costs_not_one_bit(
 ) -> None:
     for _ in break_all(machine, breaks.LOCAL, rounds):
         pass
-    assert machine.steps_told() == left_alone.up_to(machine.steps)
+    told = machine.steps_told(), machine.scores_told()
+    assert told == left_alone.up_to(machine.steps)
     assert recorded(machine) == ("FINISHED", list(range(1, machine.steps + 1)))
     assert machine.left_over() == ({}, [], [])
 
@@ -173,9 +183,10 @@ def test_a_run_that_moves_between_world_sizes_keeps_its_losses(
     machine.steps = MOVING_STEPS
     for _ in break_all(machine, breaks.MOVES, rounds):
         machine.workers = machine.draw.choice([W for W in (1, 2, 4) if machine.workers != W])
-    assert machine.steps_told() == [
-        (step, pytest.approx(loss, rel=1e-5)) for step, loss in left_alone.up_to(machine.steps)
-    ]
+    for told, known in zip(
+        (machine.steps_told(), machine.scores_told()), left_alone.up_to(machine.steps), strict=True
+    ):
+        assert told == [(step, pytest.approx(loss, rel=1e-5)) for step, loss in known]
     assert recorded(machine) == ("FINISHED", list(range(1, machine.steps + 1)))
     assert machine.left_over() == ({}, [], [])
 
@@ -187,6 +198,7 @@ def test_whatever_breaks_on_ray_costs_not_one_bit(
 ) -> None:
     for _ in break_all(machine, breaks.RAY, rounds):
         pass
-    assert machine.steps_told() == left_alone.up_to(machine.steps)
+    told = machine.steps_told(), machine.scores_told()
+    assert told == left_alone.up_to(machine.steps)
     assert recorded(machine) == ("FINISHED", list(range(1, machine.steps + 1)))
     assert machine.left_over() == ({}, [], [])

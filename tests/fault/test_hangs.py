@@ -62,11 +62,26 @@ def test_a_frozen_board_controller_and_worker_cost_a_restart_and_do_not_hold_the
 
 def test_a_stop_does_not_wait_for_workers_that_are_not_there_yet(box: Box) -> None:
     run = start(box)
-    box.wait_for((box.folder.path / DRIVER).exists)
+    box.wait_for(lambda: any("BoardActor" in name for name in box.processes().values()))
     run.send_signal(signal.SIGTERM)
     _, errors = run.communicate(timeout=60)
     assert run.returncode == 143, errors
     assert "before the first step" in errors
+    assert box.folder.attempts() == []
+    assert box.left_over() == ({}, [], [])
+
+
+def test_longrow_stop_is_heard_while_ray_starts(box: Box) -> None:
+    run = start(box)
+    box.wait_for((box.folder.path / DRIVER).exists)
+    assert not any("raylet" in name for name in box.processes().values())
+    stop = [sys.executable, "-m", "jobs.stop", str(box.folder.path), "--json"]
+    told = subprocess.run(
+        stop, cwd=ROOT, env=box.environment, capture_output=True, text=True, check=False
+    )
+    _, errors = run.communicate(timeout=60)
+    assert (told.returncode, run.returncode) == (0, 143), told.stderr + errors
+    assert '"was_running": true, "ended": true' in told.stdout
     assert box.folder.attempts() == []
     assert box.left_over() == ({}, [], [])
 
