@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from pipeline.commit import TaskRecord
 from pipeline.corpus import NO_OFFSET, Reject
@@ -36,7 +35,7 @@ from pipeline.manifest import (
     Manifest,
     manifest_bytes,
 )
-from pipeline.part import Counts, Part, dtype_for
+from pipeline.part import Counts, Part, copied, dtype_for
 from pipeline.reasons import DAMAGED, NOT_UTF8, SKIPPED
 from pipeline.repeats import DROPPED, Dropped, Repeats, drop_list, without
 from pipeline.settings import BuildSettings
@@ -240,7 +239,7 @@ def _columns(
         lengths.append(part.num_tokens())
         splits.append(part.numbers("split").astype(np.uint8))
         sizes.append(part.numbers("num_bytes"))
-        uids.append(_copied(part.uids()))
+        uids.append(copied(part.uids()))
         if dedup:
             repeats.add(part)
         del part  # before the next is opened
@@ -251,12 +250,6 @@ def _columns(
         repeated(uids),
         repeats.found,
     )
-
-
-def _copied(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column that does not keep its part open."""
-    chunks = [pa.concat_arrays([chunk, chunk.slice(0, 0)]) for chunk in column.chunks]
-    return pa.chunked_array(chunks, column.type)
 
 
 def _write(out: str, files: dict[str, bytes], manifest: Manifest) -> None:

@@ -276,3 +276,9 @@ class _Hashed(io.RawIOBase):
         self.digest.update(data)
         self.size += self._sink.write(data)
         return len(data)
+
+
+def copied(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column that does not keep its part open."""
+    chunks = [pa.concat_arrays([chunk, chunk.slice(0, 0)]) for chunk in column.chunks]
+    return pa.chunked_array(chunks, column.type)

@@ -20,7 +20,7 @@ def config(tmp_path: Path, *sets: str) -> RunConfig:
 
 def test_a_run_that_ends_by_its_evaluations_waits_for_the_store(tmp_path: Path) -> None:
     assert _why_first(config(tmp_path)) == ""
-    patient = config(tmp_path, "evaluate.patience=2")
+    patient = config(tmp_path, "evaluate.patience=2", "evaluate.every=5")
     assert "evaluate.patience" in _why_first(patient)
 
 
