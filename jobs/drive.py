@@ -173,7 +173,8 @@ def _kept_if_begun(folder: RunFolder, *, first: bool) -> Iterator[threading.Even
         yield begun
     except BaseException:
         # Nothing began, so nothing stays, unless another start has taken it over meanwhile.
-        if new and not begun.is_set() and not (folder.path / DRIVER).exists():
+        there = folder.path.is_dir() and not (folder.path / DRIVER).exists()
+        if new and there and not begun.is_set():
             shutil.rmtree(folder.path)
         raise
 

@@ -61,7 +61,7 @@ def write(folder: Path, layout: str, stores: list[Path], *, steps: int) -> Path:
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    timed = ("seconds", "per_second", "attempt")
+    timed = ("seconds", "per_second", "attempt", "time")
     return [
         {
             key: value
