@@ -78,6 +78,8 @@ def command(action: str, folder: Path, silent_s: float) -> Outcome:
         except ValueError as error:  # one record that is away must not keep the others waiting
             failed.append(told.name)
             click.echo(f"{told.name}: {error}", err=True)
+    if not reaped and not failed:
+        click.echo(f"No run in {folder} was RUNNING in MLflow without life.")
     code = Exit.FAILED if failed else Exit.DONE
     return Outcome(facts={"reaped": reaped, "failed": failed}, code=code)
 

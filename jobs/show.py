@@ -22,6 +22,7 @@ MOST_NAMED = 1_000_000  # documents whose sources are counted one by one: second
 SHOWN = 5  # sources, and rejects, in the text; all sources are in the JSON
 BAR = 40  # characters
 FIRST_LINES, FIRST_CHARS = 20, 2_000  # of a document
+MOST_AROUND, MOST_STEPS = 200, 10_000_000
 
 
 @click.command("show", cls=Job)
@@ -57,6 +58,8 @@ def command(
     kind = _kind(what)
     layout = {name: value for name, value in layout.items() if value is not None}
     if batch is not None or step is not None or layout:
+        if doc is not None or uid:
+            raise click.UsageError("--doc and --uid show a document, the others rows: give one.")
         return Outcome(facts=_rows(what, kind, step=step, around=around, batch=batch, **layout))
     if doc is None and not uid and kind != "store":
         return Outcome(facts=_show_run(what, kind))
@@ -231,6 +234,8 @@ def _rows(
         click.UsageError: Options that do not go together.
     """
     newest = None  # nothing is past, nothing to come
+    if around > MOST_AROUND:
+        raise click.UsageError(f"--around {around}: at most {MOST_AROUND} steps can be drawn.")
     if kind == "run":
         from jobs.find import find_run
         from jobs.past_rows import anchors_around, newest_step
@@ -257,6 +262,8 @@ def _rows(
         ]
     if step is None:
         raise click.UsageError("--rows and the like draw rows around a step: add --step.")
+    if kind == "store" and step > MOST_STEPS:  # a store has no anchors: all before it is dealt
+        raise click.UsageError(f"--step {step}: of a store, at most step {MOST_STEPS:,} is drawn.")
     from jobs.show_rows import show_rows
 
     return show_rows(store, anchors, step=step, around=around, newest=newest)

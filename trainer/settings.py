@@ -5,11 +5,14 @@ Each class is one section of the run's TOML file (jobs/config.py puts them toget
 
 import math
 import re
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from trainer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 # What torch's deterministic algorithms want of cuBLAS, in the environment before its first use.
 DETERMINISTIC_CUBLAS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -22,6 +25,14 @@ SECRET = re.compile(
 def _require(holds: bool, message: str) -> None:
     if not holds:
         raise ConfigError(message)
+
+
+def _require_finite(section: str, settings: "DataclassInstance") -> None:
+    """No key of a section is infinite, or no number at all."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, float):
+            _require(math.isfinite(value), f"{section}.{field.name} = {value} must be finite.")
 
 
 def check_no_credentials(key: str, url: str) -> None:
@@ -79,15 +90,14 @@ class TrainerSettings:
     peak_tflops: float = 0.0
 
     def __post_init__(self) -> None:
+        _require_finite("trainer", self)
         _require(self.steps > 0, f"trainer.steps = {self.steps} must be above 0.")
         _require(
             self.accumulation > 0, f"trainer.accumulation = {self.accumulation} must be above 0."
         )
+        _require(self.z_loss >= 0, f"trainer.z_loss = {self.z_loss} must be 0 or more.")
         _require(
-            0 <= self.z_loss < float("inf"), f"trainer.z_loss = {self.z_loss} must be 0 or more."
-        )
-        _require(
-            self.spike_factor == 0 or 1 < self.spike_factor < float("inf"),
+            self.spike_factor == 0 or self.spike_factor > 1,
             f"trainer.spike_factor = {self.spike_factor} must be 0 or above 1.",
         )
         _require(0 <= self.average < 1, f"trainer.average = {self.average} must lie in [0, 1).")
@@ -123,9 +133,10 @@ class OptimizerSettings:
     clip: float = 0.25
 
     def __post_init__(self) -> None:
+        _require_finite("optimizer", self)
         _require(
-            0 < self.learning_rate < math.inf,
-            f"optimizer.learning_rate = {self.learning_rate} must be above 0 and finite.",
+            self.learning_rate > 0,
+            f"optimizer.learning_rate = {self.learning_rate} must be above 0.",
         )
         _require(
             self.warmup_steps >= 0,
@@ -171,6 +182,7 @@ class EvaluateSettings:
     patience: int = 0
 
     def __post_init__(self) -> None:
+        _require_finite("evaluate", self)
         for name in ("every", "minutes", "rows", "segment", "patience"):
             value = getattr(self, name)
             _require(value >= 0, f"evaluate.{name} = {value} must not be negative.")
@@ -263,6 +275,7 @@ class ClusterSettings:
     start_timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
+        _require_finite("cluster", self)
         _require(self.workers > 0, f"cluster.workers = {self.workers} must be above 0.")
         _require(self.retries >= 0, f"cluster.retries = {self.retries} must not be negative.")
         for name in ("hang_timeout_s", "start_timeout_s"):
