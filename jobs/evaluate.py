@@ -161,7 +161,7 @@ def settings_of(found: "Found", store: "Store") -> dict[str, Any]:
     """What the numbers depend on, beside the lengths that stand with each of them."""
     config = found.loaded.model.config
     return {
-        "checkpoint": str(found.path),
+        "checkpoint": found.shown,
         "step": found.loaded.step,
         "store": store.url,
         "store_fingerprint": store.fingerprint,

@@ -40,6 +40,9 @@ def keep(
     draw(picture)
     text = json.dumps(facts, indent=1) + "\n"
     write_whole(str(told), text.encode())
+    if found.folder is not None:
+        found.folder.put_up(told)
+        found.folder.put_up(picture)
     _record(found, name, rows=rows, picture=picture)
     return [told, picture]
 

@@ -13,16 +13,18 @@ def command(checkpoint: str, *, unpin: bool) -> Outcome:
 
     CHECKPOINT is a folder in a run's checkpoints/, or a run: then its newest whole one.
     """
-    from jobs.find import find_checkpoint
+    from jobs.find import find_checkpoint, run_of
     from trainer.retention import PINNED
 
     path = find_checkpoint(checkpoint)
+    folder, mark = run_of(path), f"checkpoints/{path.name}/{PINNED}"
     if unpin:
-        (path / PINNED).unlink(missing_ok=True)
+        folder.remove(mark)
     else:
-        (path / PINNED).touch()
-    click.echo(f"{path} is {'not pinned' if unpin else 'pinned'}.")
-    return Outcome(facts={"checkpoint": str(path), "pinned": not unpin})
+        folder.touch(mark)
+    shown = folder.named(str(path))
+    click.echo(f"{shown} is {'not pinned' if unpin else 'pinned'}.")
+    return Outcome(facts={"checkpoint": shown, "pinned": not unpin})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -36,8 +35,7 @@ class Seen:
 @click.argument("action", type=click.Choice(["list", "reap"]))
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
+    default="runs",
     show_default=True,
     help="Where the runs are.",
 )
@@ -48,15 +46,13 @@ class Seen:
     show_default=True,
     help="Seconds without a sign of life after which a run counts as ended.",
 )
-def command(action: str, folder: Path, silent_s: float) -> Outcome:
+def command(action: str, folder: str, silent_s: float) -> Outcome:
     """List the runs in a folder, or mark those that died as KILLED in MLflow.
 
     A run that trains leaves a sign of life in its folder every few seconds. One that was ended by
     SIGKILL, or with its machine, stays RUNNING in MLflow: `reap` puts that right.
     """
-    from trainer.run_folder import RunFolder
-
-    found = [RunFolder(path.parent) for path in sorted(folder.glob("*/config.json"))]
+    found = _runs_in(folder)
     seen = [look(one, now=time.time(), silent_s=silent_s) for one in found]
     if action == "list":
         for one in seen:
@@ -69,7 +65,7 @@ def command(action: str, folder: Path, silent_s: float) -> Outcome:
     failed: list[str] = []
     for one, told in zip(found, seen, strict=True):
         try:
-            if told.status != "running" and _reap(one.path):
+            if told.status != "running" and _reap(one):
                 reaped.append(told.name)
                 click.echo(f"{told.name} was RUNNING in MLflow without life: it is KILLED now.")
         except ValueError as error:  # one record that is away must not keep the others waiting
@@ -98,10 +94,25 @@ def look(folder: "RunFolder", *, now: float, silent_s: float) -> Seen:
     )
 
 
-def _reap(path: Path) -> bool:
+def _runs_in(folder: str) -> "list[RunFolder]":
+    """The runs in a folder, or below a URL, by name."""
+    from pipeline.files import exists, join, list_folder, local_path
+    from trainer.remote_run import open_run
     from trainer.run_folder import RunFolder
 
-    known = RunFolder(path).read_json("mlflow.json")
+    path = local_path(folder)
+    if path is not None:
+        return [RunFolder(one.parent) for one in sorted(path.glob("*/config.json"))]
+    names = [name for name, size in list_folder(folder).items() if size is None]
+    return [
+        open_run(join(folder, name))
+        for name in sorted(names)
+        if exists(join(folder, name, "config.json"))
+    ]
+
+
+def _reap(folder: "RunFolder") -> bool:
+    known = folder.read_json("mlflow.json")
     if known is None:
         return False
     from trainer.tracking import end_if_running

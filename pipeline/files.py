@@ -32,8 +32,12 @@ def join(url: str, *names: str) -> str:
     return "/".join([url.rstrip("/") or "/", *names]) if names else url
 
 
-def filesystem(url: str) -> tuple[Any, str]:
+def filesystem(url: str, *, fresh: bool = False) -> tuple[Any, str]:
     """The fsspec file system of a remote `url`, and its path there.
+
+    Args:
+        url: Where.
+        fresh: Remember no listing, for others write there too.
 
     Raises:
         DataError: Nobody here knows the scheme, or its package is not installed.
@@ -41,7 +45,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs  # slow, and needed for remote files only
 
     try:
-        return url_to_fs(url)
+        return url_to_fs(url, use_listings_cache=False) if fresh else url_to_fs(url)
     except (ValueError, ImportError) as error:
         raise DataError(
             f"{url} cannot be reached: {error}. Install the fsspec package of that scheme "

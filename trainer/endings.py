@@ -3,7 +3,7 @@
 from trainer.board import Entered, Verdict
 from trainer.checkpoint import checkpoints, step_of
 from trainer.plan import TrainPlan
-from trainer.run_folder import RunFolder
+from trainer.remote_run import open_run
 
 
 def gave_up(plan: TrainPlan, entered: Entered) -> Verdict:
@@ -22,6 +22,8 @@ def gave_up(plan: TrainPlan, entered: Entered) -> Verdict:
 
 def ended_before_it_began(plan: TrainPlan, reason: str) -> Verdict:
     """The verdict on a run that was told to stop while there were no workers to save a step."""
-    committed = checkpoints(RunFolder(plan.folder).checkpoints)
+    folder = open_run(plan.folder)
+    folder.refresh()
+    committed = checkpoints(folder.checkpoints)
     step = max(map(step_of, committed), default=0)
     return Verdict(status="stopped", reason=f"{reason}, before the workers were there", step=step)

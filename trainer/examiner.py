@@ -25,7 +25,7 @@ from trainer.evaluation import Scores, evaluate
 from trainer.group import Group
 from trainer.ledger import Ledger
 from trainer.plan import TrainPlan
-from trainer.run_folder import RunFolder
+from trainer.remote_run import open_run
 from trainer.start import Training
 
 
@@ -48,7 +48,7 @@ class Examiner:
         """Score `training` by `plan`; the counters are those of `ledger`, `tell` takes lines."""
         self._plan, self._group, self._store, self._training = plan, group, store, training
         self._ledger, self._consent, self._tell, self._clock = ledger, consent, tell, clock
-        self._reporter, self._folder = reporter, RunFolder(plan.folder)
+        self._reporter, self._folder = reporter, open_run(plan.folder)
         self._began = clock() - training.counters.unscored_s
         told = group.from_rank_0(json.dumps(self._folder.steps_by_minutes()))
         self._by_minutes: set[int] = set(json.loads(told))
@@ -108,6 +108,7 @@ class Examiner:
             if self._group.rank == 0:
                 self._folder.drop_evaluation(step)
                 _write_scores(path, scores)
+                self._folder.put_up(path)
                 self._tell(evaluation_line(scores, training_memory=plan.model.memory))
             self._ledger.restart_clock()
             self._began = self._clock()

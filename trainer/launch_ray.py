@@ -32,7 +32,7 @@ from trainer.errors import ConfigError
 from trainer.group import Group
 from trainer.loop import train
 from trainer.plan import TrainPlan
-from trainer.run_folder import RunFolder
+from trainer.remote_run import open_run
 from trainer.temp_folder import temp_folder
 
 POLL_S = 0.25
@@ -59,7 +59,7 @@ def _work(config: dict[str, Any]) -> Verdict:
         tired = entered.starts > plan.cluster.retries + 1
         verdict = gave_up(plan, entered) if tired else _train(plan, reporter)
     except Exception as error:
-        path = RunFolder(plan.folder).keep_error(rank, traceback.format_exc())
+        path = open_run(plan.folder).keep_error(rank, traceback.format_exc())
         reporter.failed(f"{tell(rank, error)} ({path})", collateral=is_collateral(error))
         reporter.close()
         raise  # Ray Train starts the workers again

@@ -4,7 +4,6 @@ A batch comes from the client (pipeline/client.py), becomes tensors here and now
 the model, and the state after it goes into the next checkpoint together with the memory.
 """
 
-import json
 import math
 import platform
 import time
@@ -36,7 +35,8 @@ from trainer.ledger import Entry, Ledger
 from trainer.optimizer import learning_rate
 from trainer.plan import TrainPlan
 from trainer.profiler import StepProfiler
-from trainer.run_folder import Attempt, RunFolder
+from trainer.remote_run import open_run
+from trainer.run_folder import Attempt
 from trainer.saver import Saver
 from trainer.snapshot import take_snapshot
 from trainer.start import (
@@ -90,6 +90,8 @@ def train(
             group,
             lambda: restore(plan, group, store, attempt=attempt, checkpoint=checkpoint, mine=mine),
         )
+        if checkpoint is not None:
+            open_run(plan.folder).let_go(checkpoint)
         rank = _Rank(
             plan, group, reporter, store, training, attempt, mine, open_reader(mine), clock
         )
@@ -130,7 +132,7 @@ class _Rank:
     ) -> None:
         self._plan, self._group, self._reporter = plan, group, reporter
         self._store, self._training, self._attempt, self._mine = store, training, attempt, mine
-        self._folder = RunFolder(plan.folder)
+        self._folder = open_run(plan.folder)
         goes_on = attempt.resumed_from and not training.resharded
         self._saved = self._told = training.step if goes_on else -1
         self._server = serve(store, plan.layout)
@@ -239,9 +241,7 @@ class _Rank:
                 )
             )
             if self._profiler.step():
-                self._reporter.note(
-                    f"A trace of {plan.trainer.profile} steps is in {self._profiler.file}."
-                )
+                self._tell_trace()
             if anchor_is_due(training.step):
                 self._consent.guard(self._keep_anchor)
             self._save_if_due()
@@ -249,8 +249,19 @@ class _Rank:
     def close(self) -> None:
         """Leave no actor, no thread and no half-written file behind."""
         self._client.close()
-        self._profiler.close()
+        traced = self._profiler.close()
         self._saver.close()
+        if traced:
+            self._folder.put_up(self._profiler.file)
+        if self._group.rank == 0:
+            self._folder.end_lines(self._attempt.number)
+
+    def _tell_trace(self) -> None:
+        file = self._profiler.file
+        self._folder.put_up(file)
+        self._reporter.note(
+            f"A trace of {self._plan.trainer.profile} steps is in {self._folder.named(str(file))}."
+        )
 
     def _keep_anchor(self) -> None:
         """Rank 0: write down where the rows stand, for whoever looks at this step again."""
@@ -389,8 +400,7 @@ class _Rank:
         """A line into metrics.jsonl, then to the driver."""
         self._folder.check_lease(self._attempt.number)
         line = finite(line) | {"attempt": self._attempt.number}
-        with self._folder.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
+        self._folder.add_line(line)
         self._reporter.line(line)
 
     def _tell_saved(self) -> None:

@@ -54,12 +54,19 @@ def superfluous(candidates: Sequence[Candidate], keep: CheckpointSettings) -> li
     ]
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a checkpoint's folder."""
+    (path / "manifest.json").unlink(missing_ok=True)  # first: from here on it is no checkpoint
+    shutil.rmtree(path)
+
+
 def drop_old(
     folder: Path,
     attempts: Sequence[Attempt],
     *,
     keep: CheckpointSettings,
     value_of: Callable[[int], float | None],
+    remove: Callable[[Path], None] = remove_folder,
 ) -> None:
     """Remove the superfluous of the living checkpoints in `folder`; dead ones stay.
 
@@ -68,6 +75,7 @@ def drop_old(
         attempts: All of the run, which tell the living from the dead.
         keep: What to keep.
         value_of: What the evaluation at a step found, lower is better.
+        remove: Removes one.
     """
     candidates = [
         Candidate(
@@ -79,5 +87,4 @@ def drop_old(
         for path in living(folder, attempts)
     ]
     for path in superfluous(candidates, keep):
-        (path / "manifest.json").unlink(missing_ok=True)  # first: from here on it is no checkpoint
-        shutil.rmtree(path)
+        remove(path)

@@ -4,13 +4,16 @@ What the disk refuses is tried again a few times, and told each time; after that
 the run, for a run that saves nothing must not go on for weeks.
 """
 
+import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from trainer.checkpoint import CheckpointError, checkpoint_name, living
-from trainer.retention import drop_old
+from trainer.remote_commit import commit_there, put_part
+from trainer.remote_run import RemoteRun
+from trainer.retention import drop_old, remove_folder
 from trainer.run_folder import RunFolder
 from trainer.settings import CheckpointSettings
 from trainer.snapshot import Snapshot, check_finite, check_room, commit, write_part
@@ -87,11 +90,14 @@ class Saver:
         self._save_stubbornly(snapshot)
         if self._rank == 0:
             try:
+                self._run.drop_unfinished(self._attempt)
+                run = self._run
                 drop_old(
-                    self._run.checkpoints,
-                    self._run.attempts(),
+                    run.checkpoints,
+                    run.attempts(),
                     keep=self._settings,
                     value_of=self._value_of,
+                    remove=run.remove_checkpoint if isinstance(run, RemoteRun) else remove_folder,
                 )
             except OSError as error:  # the checkpoint is there; this comes again with the next one
                 self.notes.append(f"An old checkpoint could not be removed ({error}).")
@@ -120,17 +126,18 @@ class Saver:
         if (folder / name).exists():
             return  # an earlier try was refused when all was done
         check_room(folder, size_bytes=snapshot.size_bytes)
-        write_part(snapshot, folder / f"{name}.part", rank=self._rank)
-        if self._rank == 0:
-            commit(
-                folder / f"{name}.part",
-                folder / name,
-                world_size=self._world_size,
-                deadline_s=DEADLINE_S,
-                may_go_on=self._may_go_on,
-            )
+        part, target = folder / f"{name}.part", folder / name
+        ranks = {"world_size": self._world_size, "deadline_s": DEADLINE_S}
+        write_part(snapshot, part, rank=self._rank)
+        if isinstance(self._run, RemoteRun):
+            put_part(self._run, part, target, rank=self._rank)
+            if self._rank == 0:
+                commit_there(self._run, part, target, **ranks, may_go_on=self._may_go_on)
+            shutil.rmtree(part)
+        elif self._rank == 0:
+            commit(part, target, **ranks, may_go_on=self._may_go_on)
 
-    def _may_go_on(self) -> None:
+    def _may_go_on(self, *, now: bool = False) -> None:
         if self._closed.is_set():
             raise CheckpointError("The save was given up: its attempt has ended.")
-        self._run.check_lease(self._attempt)
+        self._run.check_lease(self._attempt, now=now)

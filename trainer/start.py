@@ -31,7 +31,7 @@ from trainer.checkpoint import (
     load_memory,
     load_optimizer,
     load_weights,
-    newest_whole,
+    newest_of,
     read_state,
     step_of,
 )
@@ -42,6 +42,7 @@ from trainer.group import Group
 from trainer.load import initial_weights
 from trainer.optimizer import make_optimizer
 from trainer.plan import TrainPlan, check_identity
+from trainer.remote_run import open_run
 from trainer.run_folder import Attempt, RunFolder
 from trainer.step import Objective, Rows, StepPlan, backward
 
@@ -126,16 +127,17 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
     Raises:
         DoomedError: The run folder is not shared, or another process takes it at this moment.
     """
-    folder = RunFolder(plan.folder)
+    folder = open_run(plan.folder)
     launch = group.from_rank_0(plan.launch)  # under torchrun every rank is a driver of its own
-    probe = folder.path / f".seen-{launch}-{group.rank}"
-    together(group, lambda: _write_probe(probe))
+    probe = f".seen-{launch}-{group.rank}"
+    together(group, lambda: _write_probe(folder, probe))
 
     def decide() -> str:
         if group.rank != 0:
             return ""
         _check_shared(folder, launch, group.world_size)
-        checkpoint, passed = newest_whole(folder.checkpoints, folder.attempts())
+        folder.refresh()
+        checkpoint, passed = newest_of(folder)
         for fault in passed:
             reporter.note(f"A checkpoint was passed over and left in place: {fault}.")
         start_step = step_of(checkpoint) if checkpoint else 0
@@ -154,9 +156,11 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
         return json.dumps(asdict(attempt))
 
     told = together(group, decide)
-    probe.unlink(missing_ok=True)
+    folder.remove(probe)
     attempt = Attempt(**json.loads(group.from_rank_0(told)))
     resumed = folder.checkpoints / attempt.resumed_from if attempt.resumed_from else None
+    if resumed:  # rank 0 has it, and has read every byte
+        together(group, lambda: folder.fetch(resumed) if group.rank else None)
     return attempt, resumed
 
 
@@ -172,23 +176,21 @@ def _threads(plan: TrainPlan, group: Group, checkpoint: Path | None) -> int:
     return max(1, len(os.sched_getaffinity(0)) // here)
 
 
-def _write_probe(probe: Path) -> None:
+def _write_probe(folder: RunFolder, probe: str) -> None:
     try:
-        probe.write_bytes(b"")
+        folder.touch(probe)
     except OSError as error:
         raise ConfigError(
-            f"A worker cannot write to the run folder {probe.parent}: {error.strerror}. Set "
-            "run.folder to a folder that all nodes share and may write to."
+            f"A worker cannot write to the run folder {folder.place}: {error.strerror or error}. "
+            "Set run.folder to a folder that all nodes share and may write to."
         ) from error
 
 
 def _check_shared(folder: RunFolder, launch: str, world_size: int) -> None:
-    unseen = [
-        rank for rank in range(world_size) if not (folder.path / f".seen-{launch}-{rank}").exists()
-    ]
+    unseen = [rank for rank in range(world_size) if not folder.exists(f".seen-{launch}-{rank}")]
     if unseen:
         raise ConfigError(
-            f"The run folder {folder.path} is not shared: rank 0 does not see what ranks {unseen} "
+            f"The run folder {folder.place} is not shared: rank 0 does not see what ranks {unseen} "
             "wrote there. Set run.folder to a folder that all nodes share."
         )
 
