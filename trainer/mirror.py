@@ -95,6 +95,9 @@ class Mirror:
         """
         file = str(source or self.path / name)
         self._insist(lambda: self._system.put_file(file, self._place(name)), name)
+        if source is None:
+            with self._lock:
+                self._known[name] = (-1, "")  # it is there; as what is not known
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file there."""

@@ -58,6 +58,8 @@ class RemoteRun(RunFolder):
         """See how things stand there."""
         self.mirror = Mirror(url)
         super().__init__(self.mirror.path)
+        for folder in (self.checkpoints, self.evaluations, self._attempts):
+            folder.mkdir()
         self._buffer: list[dict[str, Any]] = []
         self._begun = 0.0  # when the first line of the buffer came
         self._pieces: dict[int, int] = {}  # of each attempt of this process
