@@ -132,8 +132,8 @@ def _sweep(
             scores, path, title=f"{found.name}: held-out loss by memory"
         ),
     )
-    click.echo("\n".join(f"written: {path}" for path in kept))
-    return Outcome(facts=facts | {"files": [str(path) for path in kept]})
+    click.echo("\n".join(f"written: {place}" for place in kept))
+    return Outcome(facts=facts | {"files": kept})
 
 
 def score(found: "Found", store: "Store", crew: "Crew", memory: tuple[int, ...]) -> "list[Scores]":

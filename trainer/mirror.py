@@ -39,7 +39,7 @@ class Mirror:
         self._root = root.rstrip("/")
         temp = make_folder()
         atexit.register(remove_folder, temp)
-        self.path = Path(temp) / (self._root.rpartition("/")[2] or "run")
+        self.path = Path(temp).resolve() / (self._root.rpartition("/")[2] or "run")
         self.path.mkdir()
         self._known: dict[str, Stamp] = {}  # what is here, as it was there
         self._lock = threading.RLock()

@@ -14,7 +14,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -68,6 +68,7 @@ class RemoteRun(RunFolder):
         self._putting = threading.Lock()
         self._putter = ThreadPoolExecutor(1, thread_name_prefix="pieces")
         self._looker = ThreadPoolExecutor(1, thread_name_prefix="looker")
+        self._beating: Future[None] | None = None
         self._looked: dict[str, tuple[float, bool]] = {}
         self._unfinished: set[str] = set()
         try:
@@ -121,6 +122,11 @@ class RemoteRun(RunFolder):
         self.create()
 
     def beat(self) -> None:
+        """Have another thread leave a sign of life, unless it still waits with the last one."""
+        if self._beating is None or self._beating.done():
+            self._beating = self._looker.submit(self._beat_quietly)
+
+    def _beat_quietly(self) -> None:
         with suppress(OSError):
             self.touch(HEARTBEAT)
 
@@ -128,6 +134,8 @@ class RemoteRun(RunFolder):
         return self.mirror.modified(HEARTBEAT)
 
     def rest(self) -> None:
+        if self._beating is not None:
+            self._beating.result()
         with suppress(OSError):
             self.remove(HEARTBEAT)
 

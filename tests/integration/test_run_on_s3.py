@@ -24,6 +24,7 @@ class RemoteRanks(Ranks):
         super().__init__(folder, store)
         self.url = f"{bucket}/runs/run"
         text = self._config.read_text().replace(str(folder / "runs"), f"{bucket}/runs")
+        text = text.replace("every = 5", "every = 25")
         self._config.write_text(text)
         self._bucket = fsspec.filesystem("s3", use_listings_cache=False)
 
@@ -51,10 +52,10 @@ def test_two_workers_killed_and_started_again_repeat_every_bit_of_a_local_run(
     local = Ranks(tmp_path / "local", tiny_store)
     local.train(2)
     ranks = RemoteRanks(tmp_path / "remote", tiny_store, bucket)
-    ranks.kill_after(2, 10)
+    ranks.kill_after(2, 50)
     killed = RemoteRun(ranks.url)
     last = max(map(step_of, checkpoints(killed.checkpoints)))
-    assert 10 <= last < LONG
+    assert 50 <= last < LONG
     assert losses_of(killed)[:last] == losses(local.folder)[:last]
     ranks.train(2)
     run = RemoteRun(ranks.url)

@@ -290,6 +290,7 @@ def test_somebody_else_stops_it_and_sees_its_end(url: str, monkeypatch: pytest.M
         assert not await_end(other, wait_s=0)
     assert await_end(other, wait_s=0)
     run.beat()
+    run._looker.submit(lambda: None).result()
     assert other.last_beat()
     run.rest()
     assert other.last_beat() is None
