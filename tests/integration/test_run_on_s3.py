@@ -101,7 +101,7 @@ def test_one_command_begins_and_resumes_in_a_bucket_that_takes_one_writer(
     assert not run.mirror.create(f"attempts/{number:04d}.json", b"another")
     assert len(run.mirror.files("anchors")) == 2
     fsspec.filesystem("s3").pipe(f"{url}/anchors/other", b"")  # by another process, as it were
-    assert len(run.mirror.files("anchors")) == 3, "a listing was remembered"
+    assert run.exists("anchors/other"), "a listing was remembered"
     plain = run.mirror._system
     with pytest.raises(Exception, match=r"PreconditionFailed|exists|pre-conditions|412"):
         plain.pipe_file(run.mirror._place("config.json"), b"x", mode="create")  # S3 itself refuses
