@@ -19,37 +19,40 @@ from jobs.entry import Job, Outcome, run
     show_default=True,
     help="Of every measurement; medians are shown.",
 )
-@click.option("--rows", type=click.IntRange(min=1), default=64, show_default=True, help="B.")
+@click.option("--rows", type=click.IntRange(min=1), help="Of pipeline: B. 64")
+@click.option("--segment", type=click.IntRange(min=1), help="Of pipeline: L. 512")
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="Of build: actors, and processes of the bare encoder.",
+    help="Of build: actors, and processes of the bare encoder. 2",
 )
-@click.option("--segment", type=click.IntRange(min=1), default=512, show_default=True, help="L.")
 def command(
     what: str,
     inputs: tuple[str, ...],
     *,
     tokenizer: str,
     repeats: int,
-    rows: int,
-    workers: int,
-    segment: int,
+    rows: int | None,
+    segment: int | None,
+    workers: int | None,
 ) -> Outcome:
     """Measure a part of the system beside bare loops of the libraries below it.
 
     INPUTS are a corpus, which has to fit into memory; without it the one that comes with the
     project. `pipeline` takes each stage by itself, in this process; `build` lets actors build.
     """
+    unused = (
+        {"--workers": workers} if what == "pipeline" else {"--rows": rows, "--segment": segment}
+    )
+    if given := [name for name, value in unused.items() if value is not None]:
+        raise click.UsageError(f"`bench {what}` uses no {given[0]}: leave it out.")
     if what == "build":
         from jobs import bench_build  # Ray is slow to import
 
         found = bench_build.measure_build(
             inputs or shipped_files(),
             tokenizer=tokenizer,
-            workers=workers,
+            workers=workers or 2,
             repeats=repeats,
             say=lambda name: click.echo(f"measuring: {name}", err=True),
         )
@@ -62,7 +65,7 @@ def command(
         inputs or shipped_files(),
         tokenizer=tokenizer,
         repeats=repeats,
-        layout=Layout(rows=rows, segment=segment),
+        layout=Layout(rows=rows or 64, segment=segment or 512),
         say=lambda name: click.echo(f"measuring: {name}", err=True),
     )
     print(in_words(figures))

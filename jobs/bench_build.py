@@ -16,6 +16,7 @@ from typing import Any
 from jobs.cluster import local_ray
 from pipeline.build_actor import build_store_with_actors
 from pipeline.corpus import Document, Task, plan_tasks
+from pipeline.errors import DataError
 from pipeline.files import read_bytes, write_whole
 from pipeline.progress import BuildProgress, Seen
 from pipeline.records import read_task, read_texts
@@ -45,6 +46,9 @@ def measure_build(
         `ours` and `bare` in MB of text a CPU second (medians), their `ratio` (median of the
         turns, with `lowest` and `highest`), `peak_bytes` of each actor over all turns, MB of text
         a second of the clock.
+
+    Raises:
+        DataError: The corpus cannot be used, or an actor did not say what the build took it.
     """
     settings = BuildSettings(max_bad="100%", max_damaged=1 << 30)
     tasks = plan_tasks(inputs, task_bytes=settings.task_bytes, options=settings.options).tasks
@@ -60,10 +64,10 @@ def measure_build(
         text_bytes = 0
         for turn in range(repeats):
             say(f"building, turn {turn + 1}")
-            seen: dict[int, Seen] = {}
+            last: list[Seen] = []
 
-            def note(progress: BuildProgress, seen: dict[int, Seen] = seen) -> None:
-                seen.update({builder.builder: builder for builder in progress.builders})
+            def note(progress: BuildProgress, last: list[Seen] = last) -> None:
+                last[:] = progress.builders
 
             with local_ray(num_cpus=workers):
                 began_s = time.monotonic()
@@ -76,11 +80,16 @@ def measure_build(
                     progress=note,
                 )
                 clock_s = time.monotonic() - began_s
-            for number, builder in seen.items():
-                peaks[number] = max(peaks.get(number, 0), builder.peak_bytes)
+            if len(last) < min(workers, len(tasks)):  # their CPU seconds would be missing
+                raise DataError(
+                    f"Only {len(last)} of {min(workers, len(tasks))} actors said at the end of the "
+                    "build what it took them. Measure again, when less else runs here."
+                )
+            for builder in last:
+                peaks[builder.builder] = max(peaks.get(builder.builder, 0), builder.peak_bytes)
             text_bytes = report.bytes
             say(f"the bare encoder, turn {turn + 1}")
-            ours_s = sum(builder.cpu_s for builder in seen.values())
+            ours_s = sum(builder.cpu_s for builder in last)
             turns.append((ours_s, _bare_s(tasks, model, workers=workers), clock_s))
     ours, bare, clock = (statistics.median(column) for column in zip(*turns, strict=True))
     ratios = [theirs / own for own, theirs, _ in turns]

@@ -28,6 +28,7 @@ from pipeline.settings import BuildSettings, SettingsError
 
 TRIES = 3  # deaths of its actor that a task gets
 _LOOK_S = 0.5  # seconds between two progress reports while no task ends
+_LAST_S = 10.0  # that the last report waits for actors, which are idle then
 _DEATHS = (RayActorError, OutOfMemoryError, WorkerCrashedError)
 
 
@@ -135,7 +136,7 @@ def _run(
                 if publisher:
                     publisher.committed(index, records[index])
                 done = after(done, tasks[index], records[index])
-    progress(during(done, crew.seen(set())))
+    progress(during(done, crew.seen(set(), timeout_s=_LAST_S)))
     return [records[index] for index in range(len(tasks))]
 
 
@@ -166,13 +167,14 @@ class _Crew:
         self._all.remove(actor)
         ray.kill(actor)
 
-    def seen(self, tasks: set[str]) -> list[Seen]:
+    def seen(self, tasks: set[str], *, timeout_s: float = 1.0) -> list[Seen]:
         """What the actors say of themselves; one that is slow or dead says nothing.
 
         What they have done counts only for `tasks`: those that are not yet known to have ended.
         """
         asked = {actor.seen.remote(): self._numbers[actor] for actor in self._all}
-        waited = ray.wait(list(asked), num_returns=len(asked), timeout=1)[0] if asked else []
+        every = list(asked)
+        waited = ray.wait(every, num_returns=len(every), timeout=timeout_s)[0] if every else []
         said: list[Seen] = []
         for reference in waited:
             try:

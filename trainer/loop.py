@@ -296,7 +296,7 @@ class _Rank:
         """The batch on the device."""
         device = self._group.device
         tokens, targets, offset = (
-            torch.from_numpy(array.astype("int64")).to(device, non_blocking=True)
+            torch.from_numpy(array.astype("int64", copy=False)).to(device, non_blocking=True)
             for array in (batch.tokens, batch.targets, batch.offset)
         )
         return Rows(tokens=tokens, targets=targets, offset=offset, numbers=self._numbers)

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import re
-import tempfile
 import threading
 import time
 from collections import deque
@@ -33,6 +32,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from trainer.errors import ConfigError
+from trainer.temp_folder import temp_folder
 
 LINES = 30  # a call; MLflow takes at most 1,000 metrics in one
 TRIES = 3  # of one thing, before it is told and left out
@@ -149,11 +149,8 @@ class Tracker:
         Raises:
             ConfigError: A new run cannot be begun there.
         """
-        for name, value in PATIENCE.items():
-            os.environ.setdefault(name, value)
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # not how it makes its tables
         try:
-            client = MlflowClient(tracking_uri=uri)
+            client = _client(uri)
             if run_id and _in_time(lambda: _known(client, run_id), wait_s=ANSWER_S):
                 return cls(client, run_id, run.tags, held=None, warn=warn)  # the thread looks
             run_id = _begin(client, run)
@@ -165,7 +162,7 @@ class Tracker:
                     f"MLflow at {uri} cannot be used now: {first}. Training begins all the same; "
                     "what comes is kept and sent later."
                 )
-                return cls(MlflowClient(tracking_uri=uri), run_id, run.tags, held=None, warn=warn)
+                return cls(_client(uri), run_id, run.tags, held=None, warn=warn)
             raise ConfigError(  # a database that is locked or full says so in many ways
                 f"MLflow at {uri} cannot be used: {first}. Start its server, correct "
                 "tracking.uri, or leave it empty for a file beside the runs."
@@ -189,7 +186,7 @@ class Tracker:
         """Log bytes as an artifact."""
 
         def act() -> None:
-            with tempfile.TemporaryDirectory(prefix="lr-") as folder:
+            with temp_folder() as folder:  # swept by a later start if this process is killed
                 path = Path(folder) / name
                 path.write_bytes(data)
                 self._client.log_artifact(self.run_id, str(path))
@@ -456,6 +453,13 @@ def _in_time(ask: Callable[[], str], *, wait_s: float) -> str:
     return answers[0]
 
 
+def _client(uri: str) -> MlflowClient:
+    for name, value in PATIENCE.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("mlflow").setLevel(logging.WARNING)  # not how it makes its tables
+    return MlflowClient(tracking_uri=uri)
+
+
 def _begin(client: MlflowClient, run: TrackedRun) -> str:
     """A new MLflow run."""
     found = client.get_experiment_by_name(run.experiment)
@@ -476,11 +480,8 @@ def end_if_running(uri: str, run_id: str, *, status: str = "KILLED") -> bool:
     Raises:
         ConfigError: MLflow cannot be reached there, or does not know the run.
     """
-    for name, value in PATIENCE.items():
-        os.environ.setdefault(name, value)
-    logging.getLogger("mlflow").setLevel(logging.WARNING)
     try:
-        client = MlflowClient(tracking_uri=uri)
+        client = _client(uri)
         if client.get_run(run_id).info.status != "RUNNING":
             return False
         client.set_terminated(run_id, status)
@@ -512,11 +513,8 @@ def add_to_run(
     Raises:
         ConfigError: MLflow cannot be reached there, or does not know the run.
     """
-    for name, value in PATIENCE.items():
-        os.environ.setdefault(name, value)
-    logging.getLogger("mlflow").setLevel(logging.WARNING)
     try:
-        client = MlflowClient(tracking_uri=uri)
+        client = _client(uri)
         for file in files:
             client.log_artifact(run_id, str(file), "pictures")
         for name, rows in tables.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs.corpus import shipped_files
+from pipeline.tokenizer import train_tokenizer
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
 
@@ -176,3 +177,21 @@ def test_ctrl_c_in_a_build_leaves_no_process_and_the_build_can_go_on(box: Path) 
     again = longrow(*words, "--json")
     assert again.returncode == 0, again.stderr
     assert facts(again)["documents"] == 40 * 40 * 20
+
+
+def test_the_bench_of_the_build_says_what_it_measured(tmp_path: Path) -> None:
+    texts = [f"row {i} of light and stone " * 9 for i in range(40)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    (tmp_path / "model").write_bytes(train_tokenizer(texts, vocab_size=300, model_type="bpe"))
+    done = longrow(
+        *("bench", "build", str(tmp_path / "a.jsonl"), "--tokenizer", str(tmp_path / "model")),
+        *("--workers", "1", "--repeats", "1", "--json"),
+    )
+    found = facts(done)
+    assert done.returncode == 0, done.stderr
+    assert found["text_bytes"] == sum(map(len, texts))
+    assert (found["bench"], found["workers"], found["repeats"]) == ("build", 1, 1)
+    numbers = [found[name] for name in ("ours", "bare", "ratio", "lowest", "highest", "clock")]
+    assert all(isinstance(number, float) and number > 0 for number in numbers)
+    assert isinstance(found["peak_bytes"], list)
+    assert len(found["peak_bytes"]) == 1
