@@ -51,6 +51,17 @@ class Box:
         self.home.mkdir()
         self.folder = RunFolder(self.path / "runs" / "run")
 
+    def start(self) -> subprocess.Popen[str]:
+        """The run as a process; what it says to a person can be read."""
+        return subprocess.Popen(
+            self.command(),
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
     def command(self, *, launcher: str = "ray", tracked: bool = False) -> list[str]:
         uri = f"sqlite:///{self.path}/mlflow.db" if tracked else "off"
         config = self.path / "run.toml"
@@ -186,14 +197,7 @@ def test_a_killed_worker_costs_a_restart_and_not_one_bit(
 def test_a_killed_controller_costs_a_restart_and_not_one_bit(
     box: Box, undisturbed: list[tuple[int, float]]
 ) -> None:
-    run = subprocess.Popen(
-        box.command(),
-        cwd=ROOT,
-        env=box.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    run = box.start()
     box.wait_for(lambda: len(box.steps()) >= 50)
     (controller,) = (pid for pid, name in box.processes().items() if "TrainController" in name)
     os.kill(controller, signal.SIGKILL)
@@ -259,14 +263,7 @@ def test_ctrl_c_saves_the_step_it_came_in_and_the_same_command_goes_on(
 
 
 def test_sigterm_stops_with_a_checkpoint_and_its_own_code(box: Box) -> None:
-    run = subprocess.Popen(
-        box.command(),
-        cwd=ROOT,
-        env=box.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    run = box.start()
     box.wait_for(lambda: len(box.steps()) >= 5)
     run.send_signal(signal.SIGTERM)
     _, errors = run.communicate(timeout=90)
