@@ -196,6 +196,16 @@ def test_an_overtaken_run_keeps_the_status_that_another_process_sets(
     assert logged(uri, tracker.run_id) == []
 
 
+def test_a_start_that_is_overtaken_at_once_does_not_say_that_the_run_goes_on(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = start(uri, tmp_path)
+    first.close("done")
+    monkeypatch.setattr("trainer.tracking.PERIOD_S", 60.0)  # nothing is sent before it closes
+    start(uri, tmp_path, run_id=first.run_id).close("overtaken")
+    assert MlflowClient(uri).get_run(first.run_id).info.status == "FINISHED"
+
+
 def test_a_run_that_mlflow_has_lost_begins_anew(uri: str, tmp_path: Path) -> None:
     tracker = start(uri, tmp_path, run_id="0" * 32)
     assert tracker.run_id != "0" * 32
