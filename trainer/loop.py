@@ -4,11 +4,8 @@ A batch comes from the client (pipeline/client.py), becomes tensors here and now
 the model, and the state after it goes into the next checkpoint together with the memory.
 """
 
-import math
 import platform
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -34,6 +31,7 @@ from trainer.documents import open_store, parts_of
 from trainer.examiner import Examiner
 from trainer.group import Group
 from trainer.ledger import Entry, Ledger
+from trainer.metric_lines import MetricLines
 from trainer.optimizer import learning_rate
 from trainer.plan import TrainPlan
 from trainer.profiler import StepProfiler
@@ -140,8 +138,7 @@ class _Rank:
         goes_on = attempt.resumed_from and not training.resharded
         self._saved = training.step if goes_on else -1
         self._over = False
-        self._unwritten: deque[dict[str, Any]] = deque()  # lines that the disk refused so far
-        self._writing = threading.Lock()
+        self._lines = MetricLines(self._folder, attempt=attempt.number, reporter=reporter)
         self._consent = Consent(group, reporter)
         self._ledger = Ledger(
             group,
@@ -322,7 +319,7 @@ class _Rank:
         self._await_saver()
         self._consent.guard(self._tell_saved)
         if self._group.rank == 0:
-            self._consent.guard(lambda: self._write_lines(sync=True))
+            self._consent.guard(lambda: self._lines.flush(sync=True))
         self._consent.raise_together()
 
     def _await_saver(self) -> None:
@@ -360,7 +357,7 @@ class _Rank:
     def _state(self) -> Callable[[], dict[str, Any]]:
         """What a resume must know beside the tensors; worked out by the saving thread."""
         rows, plan, server = self._training.rows, self._plan, self._server
-        store = self._store
+        store, lines = self._store, self._lines
         now = {
             "version": STATE_VERSION,
             "step": self._training.step,
@@ -375,7 +372,7 @@ class _Rank:
         }
 
         def written() -> dict[str, Any]:
-            self._write_lines(sync=True)  # no checkpoint without the lines up to it
+            lines.flush(sync=True)  # no checkpoint without the lines up to it
             return now
 
         return lambda: (
@@ -417,36 +414,7 @@ class _Rank:
 
     def _tell(self, line: dict[str, Any]) -> None:
         """Rank 0: write a line, unless a later attempt owns the run: then all stop."""
-        self._consent.guard(lambda: self._write(line))
-
-    def _write(self, line: dict[str, Any]) -> None:
-        """A line into metrics.jsonl, then to the driver."""
-        self._folder.check_lease(self._attempt.number)
-        now = int(time.time() * 1000)
-        line = finite(line) | {"attempt": self._attempt.number, "time": now}
-        with self._writing:
-            self._unwritten.append(line)
-            waiting = len(self._unwritten)
-        try:
-            self._write_lines()
-        except OSError as error:  # what ends a run that the disk refuses is a save
-            if waiting == 1:
-                self._reporter.note(
-                    f"{self._folder.metrics} cannot be written ({error}). Training goes on; its "
-                    "lines are kept and written later, at the next checkpoint at the latest."
-                )
-        self._reporter.line(line)
-
-    def _write_lines(self, *, sync: bool = False) -> None:
-        """Write the lines that wait, in order, from this thread or the one that saves."""
-        with self._writing:
-            if self._unwritten:
-                self._folder.check_lease(self._attempt.number)
-            while self._unwritten:
-                self._folder.add_line(self._unwritten[0])
-                self._unwritten.popleft()
-            if sync:
-                self._folder.sync_lines()
+        self._consent.guard(lambda: self._lines.write(line))
 
     def _tell_saved(self) -> None:
         self._saver.poll()
@@ -474,11 +442,3 @@ class _Rank:
                 f"Losses will agree with those before up to the order of float sums, not bit for "
                 f"bit: {self._training.inexact}."
             )
-
-
-def finite(line: dict[str, Any]) -> dict[str, Any]:
-    """A line with null where JSON has no number: the loss of a step that was skipped."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in line.items()
-    }
