@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from jobs.config import RunConfig
+from jobs.ending import OVERTAKEN, code_of, keep_all, message_of
 from jobs.entry import Exit, Terminated, sent
 from jobs.progress import Progress
-from jobs.samples import write_samples
 from jobs.track import Track, track
 from pipeline.cache import PartCache
 from pipeline.growing import GrowingStore
@@ -33,14 +33,12 @@ from trainer.plan import TrainPlan, changes, check_identity
 from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
 from trainer.stop_request import DRIVER, asked_to_stop, driving
-from trainer.summary import Summary, read_scores, summarize
+from trainer.summary import Summary, summarize
 
 if TYPE_CHECKING:
     from jobs.beside import Beside
 
 BEAT_S = 5.0
-OVERTAKEN = "overtaken"
-CODES = {"config": Exit.BAD_USE, "data": Exit.BAD_DATA, OVERTAKEN: Exit.BAD_USE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,13 +148,13 @@ def drive(
             if status != OVERTAKEN and is_first_rank(config):
                 for line in folder.lines():
                     tracked.line(line)  # what a lost board could not pass on
-                _keep(config, folder, store, tracked, summary, status=status)
+                keep_all(config, folder, store, tracked, summary, status=status)
         except (KeyboardInterrupt, SystemExit, Terminated):
             status, at_once = "stopped", True
             raise
         finally:
             tracked.close(status, at_once=at_once)
-    code, message = _code(verdict), _message(verdict, folder)
+    code, message = code_of(verdict), message_of(verdict, folder)
     if build and build.failure() and verdict.status != "done":
         code, message = (
             build.exit_code(),
@@ -354,56 +352,6 @@ def _summary(
         wall_seconds=wall_seconds,
         mlflow_run_id=tracked.run_id,
     )
-
-
-def _keep(
-    config: RunConfig,
-    folder: RunFolder,
-    store: Store | GrowingStore,
-    tracked: Track,
-    summary: Summary,
-    *,
-    status: str,
-) -> None:
-    """Write summary.json, the pictures and the samples, and hand them to MLflow."""
-    from trainer.pictures import loss_by_offset, loss_over_steps
-
-    told = {"status": status, "of": config.trainer.steps}  # `longrow runs` reads them
-    folder.write_json("summary.json", summary.to_json() | told)
-    tracked.file(folder.path / "summary.json")
-    lines = list(folder.lines())
-    name = config.run.name
-    if any(line["kind"] == "step" for line in lines):
-        loss_over_steps(lines, folder.path / "loss.png", title=f"{name}: loss")
-        tracked.file(folder.path / "loss.png", "pictures")
-    if scores := read_scores(folder):
-        title = f"{name}: held-out loss by offset, step {scores[0].step}"
-        loss_by_offset(scores, folder.path / "loss_by_offset.png", title=title)
-        tracked.file(folder.path / "loss_by_offset.png", "pictures")
-    if status == "done" and isinstance(store, Store):
-        write_samples(folder, store, tracked)
-
-
-def _code(verdict: Verdict) -> Exit:
-    if verdict.status == "done":
-        return Exit.DONE
-    if verdict.status == "stopped":  # the reason is one and the same on all ranks
-        interrupted = verdict.reason.startswith("SIGINT")
-        return Exit.INTERRUPTED if interrupted else Exit.TERMINATED
-    return CODES.get(verdict.kind, Exit.FAILED)
-
-
-def _message(verdict: Verdict, folder: RunFolder) -> str:
-    if verdict.status == "done":
-        return ""
-    if verdict.status == "stopped":
-        if not any(folder.checkpoints.iterdir()):
-            return f"Stopped ({verdict.reason}), before the first step. The same command begins it."
-        return (
-            f"Stopped after step {verdict.step} ({verdict.reason}); a checkpoint of it is in "
-            f"{folder.checkpoints}. `longrow resume {folder.path}` goes on from there."
-        )
-    return verdict.reason
 
 
 def say(sentence: str) -> None:

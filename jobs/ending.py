@@ -1,0 +1,66 @@
+"""How a run ends: what stays in its folder and in MLflow, the exit code, the last sentence."""
+
+from jobs.config import RunConfig
+from jobs.entry import Exit
+from jobs.samples import write_samples
+from jobs.track import Track
+from pipeline.growing import GrowingStore
+from pipeline.store import Store
+from trainer.board import Verdict
+from trainer.run_folder import RunFolder
+from trainer.summary import Summary, read_scores
+
+OVERTAKEN = "overtaken"
+CODES = {"config": Exit.BAD_USE, "data": Exit.BAD_DATA, OVERTAKEN: Exit.BAD_USE}
+
+
+def keep_all(
+    config: RunConfig,
+    folder: RunFolder,
+    store: Store | GrowingStore,
+    tracked: Track,
+    summary: Summary,
+    *,
+    status: str,
+) -> None:
+    """Write summary.json, the pictures and the samples, and hand them to MLflow."""
+    from trainer.pictures import loss_by_offset, loss_over_steps
+
+    told = {"status": status, "of": config.trainer.steps}  # `longrow runs` reads them
+    folder.write_json("summary.json", summary.to_json() | told)
+    tracked.file(folder.path / "summary.json")
+    lines = list(folder.lines())
+    name = config.run.name
+    if any(line["kind"] == "step" for line in lines):
+        loss_over_steps(lines, folder.path / "loss.png", title=f"{name}: loss")
+        tracked.file(folder.path / "loss.png", "pictures")
+    if scores := read_scores(folder):
+        title = f"{name}: held-out loss by offset, step {scores[0].step}"
+        loss_by_offset(scores, folder.path / "loss_by_offset.png", title=title)
+        tracked.file(folder.path / "loss_by_offset.png", "pictures")
+    if status == "done" and isinstance(store, Store):
+        write_samples(folder, store, tracked)
+
+
+def code_of(verdict: Verdict) -> Exit:
+    """The exit code of a verdict."""
+    if verdict.status == "done":
+        return Exit.DONE
+    if verdict.status == "stopped":  # the reason is one and the same on all ranks
+        interrupted = verdict.reason.startswith("SIGINT")
+        return Exit.INTERRUPTED if interrupted else Exit.TERMINATED
+    return CODES.get(verdict.kind, Exit.FAILED)
+
+
+def message_of(verdict: Verdict, folder: RunFolder) -> str:
+    """What to say of a run that did not come to its end; empty of one that did."""
+    if verdict.status == "done":
+        return ""
+    if verdict.status == "stopped":
+        if not any(folder.checkpoints.iterdir()):
+            return f"Stopped ({verdict.reason}), before the first step. The same command begins it."
+        return (
+            f"Stopped after step {verdict.step} ({verdict.reason}); a checkpoint of it is in "
+            f"{folder.checkpoints}. `longrow resume {folder.path}` goes on from there."
+        )
+    return verdict.reason
