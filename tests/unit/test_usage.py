@@ -1,6 +1,7 @@
 """What a worker is said to take: arithmetic as torch counts it, memory, and a trace to open."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,14 @@ def test_only_devices_whose_peak_is_known_have_one() -> None:
     assert peak_of("Somebody's chip", precision="bf16") == 0
 
 
-def test_memory_that_is_held_is_counted() -> None:
-    before = host_memory_bytes()
-    held = torch.ones(30_000_000)
-    assert host_memory_bytes() - before > 0.8 * held.nbytes
+def test_memory_is_what_the_system_says_of_this_process() -> None:
+    # Not by what an allocation adds: an allocator may hand out again what it never gave back.
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("this system tells the peak only")
+    said = re.search(r"^VmRSS:\s+(\d+) kB$", status.read_text(), re.MULTILINE)
+    assert said is not None
+    assert host_memory_bytes() == pytest.approx(int(said[1]) * 1024, rel=0.05)
 
 
 def test_a_trace_holds_the_steps_that_were_asked_for(tmp_path: Path) -> None:
