@@ -58,6 +58,7 @@ class Ledger:
         write: Callable[[dict[str, Any]], None],
         note: Callable[[str], None],
         usage: Callable[[float], dict[str, float]],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Begin with `counters`.
 
@@ -68,6 +69,7 @@ class Ledger:
             write: Takes a line.
             note: Takes a sentence for a person.
             usage: Tells of a step's seconds what the step took.
+            clock: Seconds from any start.
         """
         self.counters = counters
         self.last_skipped = 0
@@ -75,23 +77,28 @@ class Ledger:
         self._write = write
         self._note = note
         self._usage = usage
-        self._pending: tuple[Entry, Tensor] | None = None
-        self._ended = time.perf_counter()
+        self._pending: tuple[Entry, Tensor, float] | None = None
+        self._clock = clock
+        self._ended = clock()
 
     def add(self, entry: Entry) -> None:
         """Take a step in; the one before it is read and written."""
+        # Taken here and not where it is written: a save has its step written at once, and the
+        # step would else have taken no time and the next one that of two.
+        now = self._clock()
+        seconds, self._ended = now - self._ended, now
         mine = torch.stack(
             [entry.result.loss, entry.result.usable.double(), _starts(entry, self._group)]
         )
         numbers = self._group.sum_(mine)
         self.flush()
-        self._pending = (entry, numbers)
+        self._pending = (entry, numbers, seconds)
 
     def flush(self) -> None:
         """Read and write the step that was taken in last, if that was not done yet."""
         if self._pending is None:
             return
-        (entry, numbers), self._pending = self._pending, None
+        (entry, numbers, seconds), self._pending = self._pending, None
         loss, usable, starts = numbers.tolist()
         applied = bool(entry.result.applied)
         norm_mean, norm_count = entry.result.seen.tolist()
@@ -103,8 +110,6 @@ class Ledger:
             norm_mean=norm_mean,
             norm_count=int(norm_count),
         )
-        now = time.perf_counter()
-        seconds, self._ended = now - self._ended, now
         if not applied:
             self.last_skipped = entry.step
             self._tell_skip(entry)
@@ -132,7 +137,7 @@ class Ledger:
 
     def restart_clock(self) -> None:
         """Leave what happens from the last step until now out of the next step's seconds."""
-        self._ended = time.perf_counter()
+        self._ended = self._clock()
 
     def _tell_skip(self, entry: Entry) -> None:
         here = json.dumps(documents_of(entry.batch, first_row=self._first_row))
