@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from pipeline.errors import DataError
 from pipeline.progress import BuildProgress, Seen
 from pipeline.settings import BuildSettings, SettingsError
 from pipeline.store import Store
-from pipeline.tokenizer import Tokenizer, train_tokenizer
+from pipeline.tokenizer import Ids, Tokenizer, train_tokenizer
 from tests.builders import builders, content, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -193,15 +194,15 @@ class BuilderActor:  # by this name `builders` knows it
     def __init__(self, *, settings: BuildSettings, **told: Any) -> None:
         encode_all, encode = Tokenizer.encode_all, Tokenizer.encode_utf8
 
-        def deadly(tokenizer: Tokenizer, texts: list[bytes]) -> Any:
+        def deadly(self: Tokenizer, texts: Sequence[bytes]) -> list[Ids]:
             if any(text.startswith(b"deadly") for text in texts):
                 os.kill(os.getpid(), signal.SIGKILL)
-            return encode_all(tokenizer, texts)
+            return encode_all(self, texts)
 
-        def endless(tokenizer: Tokenizer, data: bytes) -> Any:
+        def endless(self: Tokenizer, data: bytes) -> Ids:
             if data.startswith(b"endless"):
                 time.sleep(3_600)
-            return encode(tokenizer, data)
+            return encode(self, data)
 
         Tokenizer.encode_all, Tokenizer.encode_utf8 = deadly, endless
         self._builder = Builder(tokenizer=told["tokenizer"], out=told["out"], settings=settings)
