@@ -96,6 +96,15 @@ class DataSettings(BuildSettings):
     def __post_init__(self) -> None:
         # Named, for a slotted dataclass has no cell for super().
         BuildSettings.__post_init__(self)
+        if self.workers < 0:
+            raise ConfigError(
+                f"data.workers = {self.workers} must not be negative. 0 takes one a core."
+            )
+        if self.cache_bytes < 1:
+            raise ConfigError(
+                f"data.cache_bytes = {self.cache_bytes} must be above 0. To keep no parts, set "
+                'data.cache to "".'
+            )
         mixed = [one.store for one in self.mixture]
         for url in (self.store, self.tokenizer, *self.inputs, *mixed):
             check_no_credentials("data", url)

@@ -149,7 +149,7 @@ def explain(error: BaseException) -> tuple[Exit, str]:
     )
     if isinstance(error, StrangersError) or _is_one_of(error, *settings):
         return Exit.BAD_USE, str(error)
-    if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError):
+    if isinstance(error, OSError) and error.errno in _CANNOT_BE:
         return Exit.BAD_USE, f"{error.filename}: {error.strerror}. Name another file or folder."
     if isinstance(error, OSError) and _no_room(error):
         return Exit.FAILED, (
@@ -157,6 +157,13 @@ def explain(error: BaseException) -> tuple[Exit, str]:
             "again: what was done stays, and a rerun goes on from there."
         )
     return Exit.FAILED, f"{type(error).__name__}: {error}"
+
+
+# What is wrong with a path that was given, or with what lies there.
+_CANNOT_BE = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
+    errno.ENAMETOOLONG, errno.ELOOP,
+)  # fmt: skip
 
 
 def _no_room(error: BaseException) -> bool:

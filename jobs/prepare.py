@@ -142,7 +142,8 @@ def prepare_store(
 def store_line(report: BuildReport, store: str) -> str:
     """What was built, in a sentence."""
     return (
-        f"Store: {report.documents:,} documents, {report.tokens:,} tokens in {report.parts} parts; "
+        f"Store: {report.documents:,} documents, {report.tokens:,} tokens in {report.parts:,} "
+        f"part{'s' if report.parts != 1 else ''}; "
         f"{report.documents_validation:,} documents held out, "
         f"{sum(report.rejected.values()):,} records rejected: {store}"
     )

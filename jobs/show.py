@@ -27,8 +27,8 @@ MOST_AROUND, MOST_STEPS = 200, 10_000_000
 
 @click.command("show", cls=Job)
 @click.argument("what", metavar="STORE|RUN|CHECKPOINT")
-@click.option("--doc", type=int, help="Of a store: show this document, by its number.")
-@click.option("--uid", default="", help="Of a store: show the first document with this id.")
+@click.option("--doc", type=int, help="Show this document of the store, by its number.")
+@click.option("--uid", default="", help="Show the store's first document with this id.")
 @click.option("--step", type=click.IntRange(1), help="Draw what the rows read around this step.")
 @click.option("--around", type=click.IntRange(0), default=4, help="With --step: steps beside it. 4")
 @click.option("--rows", type=int, help="With --step, of a store: rows. 16")
@@ -63,7 +63,7 @@ def command(
         return Outcome(facts=_rows(what, kind, step=step, around=around, batch=batch, **layout))
     if doc is None and not uid and kind != "store":
         return Outcome(facts=_show_run(what, kind))
-    opened = Store.open(what)
+    opened = Store.open(_documents_of(what, kind))
     if uid:
         doc = _number(opened, uid, doc)
     if doc is None:
@@ -223,6 +223,15 @@ def _kind(what: str) -> Literal["store", "run", "checkpoint"]:
     if any((place / "config.json").is_file() for place in (folder, Path("runs") / what)):
         return "run"
     return "checkpoint" if any(folder.glob("rank-*.json")) else "store"
+
+
+def _documents_of(what: str, kind: str) -> str:
+    """The store that is meant: that of a run is the one it reads."""
+    if kind == "store":
+        return what
+    from jobs.find import config_of, find_run, run_of
+
+    return config_of(run_of(Path(what)) if kind == "checkpoint" else find_run(what)).data.reads
 
 
 def _rows(

@@ -37,9 +37,10 @@ def _store(what: str) -> tuple[dict[str, Any], list[str]]:
     opened = Store.open(what)
     found = opened.verify()
     if not found:
+        parts = len(opened.manifest.parts)
         click.echo(
-            f"{what} is whole: {opened.documents:,} documents in "
-            f"{len(opened.manifest.parts):,} parts, fingerprint {opened.fingerprint}"
+            f"{what} is whole: {opened.documents:,} documents in {parts:,} "
+            f"part{'s' if parts != 1 else ''}, fingerprint {opened.fingerprint}"
         )
     return {"store": what, "fingerprint": opened.fingerprint}, found
 

@@ -13,7 +13,7 @@ from pipeline.builder import Builder
 from pipeline.commit import TaskRecord
 from pipeline.corpus import Plan, plan_tasks, with_skips
 from pipeline.errors import DataError
-from pipeline.files import is_temporary, join, list_folder, remove_temporary
+from pipeline.files import is_temporary, join, list_folder, local_path, remove_temporary
 from pipeline.finish import BuildReport, finish
 from pipeline.manifest import BUILDING, DROPS, INDEX, MANIFEST, PARTS, REJECTS, TOKENIZER
 from pipeline.progress import BuildProgress, Seen, after, at_start, during
@@ -65,13 +65,15 @@ def build_store(
             corpus is bad. The parts that were committed stay, and a rerun uses them.
     """
     job = prepare(inputs, tokenizer=tokenizer, out=out, settings=settings or BuildSettings())
-    with alone_in(out):
-        return _build(job, progress=progress, publisher=publisher)
+    with alone_in(out) as check:
+        records = _build(job, progress=progress, publisher=publisher)
+        check()
+        return seal(job, records)
 
 
 def _build(
     job: Job, *, progress: Callable[[BuildProgress], None], publisher: Publisher | None
-) -> BuildReport:
+) -> list[TaskRecord]:
     if publisher:
         publisher.begin(job.head, job.tokenizer)
     done = at_start(job.plan)
@@ -88,7 +90,7 @@ def _build(
         records.append(record)
         done = after(done, task, record)
         progress(done)
-    return seal(job, records)
+    return records
 
 
 def prepare(inputs: Sequence[str], *, tokenizer: str, out: str, settings: BuildSettings) -> Job:
@@ -110,7 +112,7 @@ def prepare(inputs: Sequence[str], *, tokenizer: str, out: str, settings: BuildS
             raise DataError(
                 f"{join(out, PARTS, name)} is foreign: no build writes such a name. Move it away."
             )
-    if list_folder(out):
+    if local_path(out) is not None and list_folder(out):
         with alone_in(out):  # a build that lives is still writing what looks like a leftover
             remove_temporary(out)
             remove_temporary(join(out, PARTS))

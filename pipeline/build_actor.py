@@ -83,7 +83,7 @@ def build_store_with_actors(  # noqa: PLR0913 - each is a value of its own
     if workers < 1:
         raise SettingsError(f"workers = {workers} must be at least 1.")
     job = prepare(inputs, tokenizer=tokenizer, out=out, settings=settings or BuildSettings())
-    with alone_in(out):
+    with alone_in(out) as check:
         if publisher:
             publisher.begin(job.head, job.tokenizer)
         crew = _Crew(job, num_cpus=num_cpus, nice=nice)
@@ -91,6 +91,7 @@ def build_store_with_actors(  # noqa: PLR0913 - each is a value of its own
             records = _run(job, crew, workers=workers, progress=progress, publisher=publisher)
         finally:
             crew.dismiss()
+        check()
         return seal(job, records)
 
 

@@ -3,35 +3,41 @@
     STORE/build.lock    says who; locked (flock) by that process, and removed at its end
 
 The system lets go of the lock when its process ends, however it does, so a dead build blocks
-nothing. Object stores know no locks: two builds of one remote store are not kept apart.
+nothing. Object stores know no locks: remote_lock.py keeps the builds of a remote store apart.
 """
 
 import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from pipeline.errors import DataError
 from pipeline.files import join, local_path
+from pipeline.remote_lock import alone_in_remote
 
 LOCK = "build.lock"
 TRIES, LOOK_S = 20, 0.05  # who only looks holds the lock for a moment
 
 
 @contextmanager
-def alone_in(store: str) -> Iterator[None]:
-    """Be the only build of a local store for the `with` block.
+def alone_in(store: str) -> Iterator[Callable[[], None]]:
+    """Be the only build of a store for the `with` block.
+
+    Yields:
+        Asks whether that still holds, before what is there is judged whole; of a local store it
+        does.
 
     Raises:
         DataError: Another process builds there.
     """
     path = local_path(join(store, LOCK))
     if path is None:
-        yield
+        with alone_in_remote(join(store, LOCK), store) as check:
+            yield check
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path, store) as file:
@@ -39,7 +45,7 @@ def alone_in(store: str) -> Iterator[None]:
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
             file.flush()
-            yield
+            yield lambda: None
         finally:
             path.unlink(missing_ok=True)  # before the lock goes: the next one makes its own
 

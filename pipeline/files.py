@@ -3,6 +3,7 @@
 A path without a scheme is local and never meets fsspec; `s3://`, `memory://` and the like do.
 """
 
+import errno
 import hashlib
 import io
 import os
@@ -229,6 +230,8 @@ def writing_whole(url: str) -> Iterator[IO[bytes]]:
             system.makedirs(name.rsplit("/", 1)[0], exist_ok=True)
             system.put_file(spool.name, name)
         return
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f"{TEMPORARY}{path.name[:64]}-{uuid.uuid4().hex[:12]}")
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from pipeline.corpus import Document, Reject, SourceOptions
-from pipeline.json_values import DEEPEST, is_too_deep
+from pipeline.json_values import DEEPEST, is_too_deep, levels_of
 from pipeline.reasons import (
     BROKEN_JSON,
     LONE_SURROGATE,
@@ -33,16 +33,11 @@ def json_record(source: str, offset: int, line: bytes, options: SourceOptions) -
         line: The record.
         options: Keys of text and id.
     """
-    if is_too_deep(line):  # each parser has another bound, and one asks the stack
-        detail = f"more than {DEEPEST} levels of brackets"
-        return Reject(
-            source=source, record=offset, offset=offset, reason=BROKEN_JSON, detail=detail
-        )
     try:
         value = orjson.loads(line)
     except ValueError:
         return _by_the_book(source, offset, line, options)
-    if type(value) is not dict:
+    if type(value) is not dict or levels_of(value) > DEEPEST:
         return _by_the_book(source, offset, line, options)
     text = _lookup(value, options.text_key)
     given = _lookup(value, options.id_key)
@@ -65,6 +60,8 @@ def _by_the_book(
             source=source, record=offset, offset=offset + at, reason=reason, detail=detail
         )
 
+    if is_too_deep(line):  # each parser has another bound, and this one asks the stack
+        return reject(BROKEN_JSON, f"more than {DEEPEST} levels of brackets")
     try:
         value = json.loads(line.decode())
     except UnicodeDecodeError as error:

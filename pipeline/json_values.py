@@ -6,6 +6,7 @@ record that is broken inside costs no other.
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from pipeline.lines import Chunks
 
@@ -16,9 +17,23 @@ _OPEN_OR_CLOSE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL
 DEEPEST = 256  # levels of a record: no parser's own bound, nor the stack of who asks, comes first
 
 
+def levels_of(value: Any) -> int:
+    """How many dicts and lists stand in each other; 0 for what is neither."""
+    levels, here = 0, [value] if isinstance(value, dict | list) else []
+    while here:
+        levels += 1
+        here = [
+            inner
+            for outer in here
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+    return levels
+
+
 def is_too_deep(record: bytes) -> bool:
     """Whether brackets outside of strings stand in each other more than `DEEPEST` times."""
-    if record.count(b"[") + record.count(b"{") <= DEEPEST:  # nearly always
+    if record.count(b"[") + record.count(b"{") <= DEEPEST:
         return False
     depth = 0
     for found in _OPEN_OR_CLOSE.finditer(record):

@@ -47,7 +47,7 @@ class PartHead:
 
 
 class Encoded(NamedTuple):
-    """One row of a part; `tokens` (n,) without EOD, of any integer type.
+    """One row of a part; `tokens` (n,) without EOD, of int32 or what fits into it.
 
     A tuple, since a build makes one for every document: four times as fast as a dataclass.
     """
@@ -76,7 +76,12 @@ class PartWriter:
         self._sources = pa.array(sources, pa.string())
         self._source_at = {source: i for i, source in enumerate(sources)}
         self._eod = np.array([head.eod], np.int32)
-        self._columns: list[tuple[Any, ...]] = []  # of each batch of documents, tokens last
+        self._columns: list[tuple[Any, ...]] = []  # of each batch of documents
+        # Fresh room for every batch would cost more than what is done in it.
+        self._ids = np.empty(
+            BATCH_TOKENS, head.dtype
+        )  # those that wait, in the first `_num_waiting`
+        self._wide = np.empty(0, np.int32)  # those that come, before they are narrowed
         self._num_waiting = 0
         self._schema = _schema(head)
         self._file = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), self._schema)
@@ -87,13 +92,13 @@ class PartWriter:
         Raises:
             DataError: One holds an id that is outside the vocabulary.
         """
-        begin = 0
+        begin, room = 0, BATCH_TOKENS - self._num_waiting
         for end, document in enumerate(documents, start=1):
-            self._num_waiting += len(document.tokens) + 1
-            if self._num_waiting >= BATCH_TOKENS:
+            room -= len(document.tokens) + 1
+            if room <= 0:
                 self._take(documents[begin:end])
                 self._flush()
-                begin = end
+                begin, room = end, BATCH_TOKENS
         self._take(documents[begin:])
 
     def close(self) -> tuple[int, str]:
@@ -107,16 +112,24 @@ class PartWriter:
         if not documents:
             return
         uids, sources, *numbers, tokens = zip(*documents, strict=True)
-        ids = np.concatenate([piece for found in tokens for piece in (found, self._eod)])
-        self._check(ids, documents)
-        places = [self._source_at[source] for source in sources]
         lengths = [len(found) + 1 for found in tokens]
-        self._columns.append((uids, places, *numbers, lengths, ids.astype(self._head.dtype)))
+        self._wide = _with_room(self._wide, sum(lengths))
+        ids = self._wide[: sum(lengths)]
+        np.concatenate(
+            [piece for found in tokens for piece in (found, self._eod)], out=ids, casting="safe"
+        )
+        self._check(ids, documents)
+        begin, end = self._num_waiting, self._num_waiting + len(ids)
+        self._ids = _with_room(self._ids, end)
+        self._ids[begin:end] = ids
+        self._num_waiting = end
+        places = [self._source_at[source] for source in sources]
+        self._columns.append((uids, places, *numbers, lengths))
 
     def _flush(self) -> None:
-        *columns, ids = zip(*self._columns, strict=True)
-        self._columns, self._num_waiting = [], 0
-        uids, places, records, splits, *numbers, lengths = (list(chain(*c)) for c in columns)
+        uids, places, records, splits, *numbers, lengths = (
+            list(chain(*column)) for column in zip(*self._columns, strict=True)
+        )
         offsets = np.cumsum([0, *lengths], dtype=np.int64)
         columns = [
             pa.array(uids, pa.string()),
@@ -124,9 +137,12 @@ class PartWriter:
             pa.array(records, pa.int64()),
             pa.array(splits, pa.uint8()),
             *(pa.array(column, pa.int64()) for column in numbers),
-            pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(ids))),
+            pa.LargeListArray.from_arrays(
+                pa.array(offsets), pa.array(self._ids[: self._num_waiting])
+            ),
         ]
         self._file.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        self._columns, self._num_waiting = [], 0
 
     def _check(self, ids: npt.NDArray[Any], documents: Sequence[Encoded]) -> None:
         """A cast to 16 bits would turn a wrong id into a right one: look before it."""
@@ -140,6 +156,15 @@ class PartWriter:
             f"{int(ids[wrong]):,}, and its vocabulary ends at {self._head.vocab_size - 1:,}. The "
             "tokenizer file is damaged or of another kind: train it anew."
         )
+
+
+def _with_room(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """The array, or a longer one that begins with it."""
+    if size <= len(array):
+        return array
+    longer = np.empty(max(size, 2 * len(array)), array.dtype)
+    longer[: len(array)] = array
+    return longer
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class TokenizerSettings:
     model_type: Literal["unigram", "bpe", "char", "byte"] = "unigram"
     vocab_size: int = 16_384
     sample_bytes: int = 10_000_000
-    seed: int = 1
+    seed: int = 0
 
     def __post_init__(self) -> None:
         _require(

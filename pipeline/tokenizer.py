@@ -182,7 +182,7 @@ def train_tokenizer(
     *,
     vocab_size: int,
     model_type: str = "unigram",
-    seed: int = 1,
+    seed: int = 0,
     sample_bytes: int = 10_000_000,
 ) -> bytes:
     """Train on a sample of whole documents and give the file's bytes: the same for the same texts.

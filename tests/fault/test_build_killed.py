@@ -8,20 +8,27 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 from pipeline import build_actor
 from pipeline.build import build_store
 from pipeline.build_actor import build_store_with_actors
+from pipeline.builder import Builder
+from pipeline.commit import TaskRecord
+from pipeline.corpus import Task
 from pipeline.errors import DataError
-from pipeline.progress import BuildProgress
+from pipeline.progress import BuildProgress, Seen
 from pipeline.settings import BuildSettings, SettingsError
 from pipeline.store import Store
-from pipeline.tokenizer import train_tokenizer
+from pipeline.tokenizer import Ids, Tokenizer, train_tokenizer
 from tests.builders import builders, content, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -179,6 +186,79 @@ def test_a_task_that_kills_every_actor_stops_the_build_and_is_named(
         over.set()
         killer.join()
     assert not (corpus / "poison/manifest.json").exists()
+
+
+class BuilderActor:  # by this name `builders` knows it
+    """A real builder whose encoder meets a text that it does not survive."""
+
+    def __init__(self, *, settings: BuildSettings, **told: Any) -> None:
+        encode_all, encode = Tokenizer.encode_all, Tokenizer.encode_utf8
+
+        def deadly(self: Tokenizer, texts: Sequence[bytes]) -> list[Ids]:
+            if any(text.startswith(b"deadly") for text in texts):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return encode_all(self, texts)
+
+        def endless(self: Tokenizer, data: bytes) -> Ids:
+            if data.startswith(b"endless"):
+                time.sleep(3_600)
+            return encode(self, data)
+
+        Tokenizer.encode_all, Tokenizer.encode_utf8 = deadly, endless
+        self._builder = Builder(tokenizer=told["tokenizer"], out=told["out"], settings=settings)
+
+    def build(self, task: Task) -> TaskRecord:
+        return self._builder.build(task)
+
+    def seen(self) -> Seen:
+        return self._builder.seen()
+
+
+@pytest.mark.parametrize(
+    ("poison", "said", "skip"),
+    [
+        ("deadly ", r"b\.jsonl \(bytes 5,000 to 10,000\).* ended its builder 3 times", ""),
+        (
+            "endless " * 140_000,
+            r"b\.jsonl, record .*\(id 'p', 1,120,000 bytes\): tokenizing .*--skip",
+            "p",
+        ),
+    ],
+)
+def test_a_text_that_ends_or_hangs_its_encoder_is_named_and_costs_no_other(
+    corpus: Path,
+    ray_address: str,
+    monkeypatch: pytest.MonkeyPatch,
+    poison: str,
+    said: str,
+    skip: str,
+) -> None:
+    assert ray_address
+    folder = corpus / poison[:6]
+    (folder / "in").mkdir(parents=True)
+    lines = [json.dumps({"text": f"{i} " * 80, "id": f"d{i}"}) for i in range(60)]
+    lines[30] = json.dumps({"text": poison, "id": "p"})
+    (folder / "in/b.jsonl").write_text("\n".join(lines))
+    build = partial(
+        build_store_with_actors,
+        [str(folder / "in")],
+        tokenizer=str(corpus / "byte.json"),
+        out=str(folder / "store"),
+        workers=2,
+    )
+    settings = replace(SETTINGS, document_timeout_s=0.5)
+    with monkeypatch.context() as poisoned:
+        poisoned.setattr(build_actor, "BuilderActor", ray.remote(BuilderActor))
+        with pytest.raises(DataError, match=said):
+            build(settings=settings)
+        assert num_records(folder / "store") >= 1  # what came before it is done
+        assert not (folder / "store/manifest.json").exists()
+        assert wait_for(lambda: not builders())
+        if skip:  # the way out that the sentence names, where the encoder is still as it was
+            report = build(settings=replace(settings, skip=(skip,)))
+            assert (report.documents, report.rejected) == (59, {"skipped": 1})
+    assert build(settings=settings).documents == 60
+    assert wait_for(lambda: not builders())
 
 
 def test_a_driver_of_actors_that_is_killed_leaves_a_build_that_goes_on(

@@ -214,6 +214,33 @@ def test_steps_are_taken_before_the_store_is_there_and_kills_change_none(
     assert not (box.store / "building").exists()
 
 
+def test_the_same_command_goes_on_where_a_driver_was_killed(
+    box: Box, undisturbed: tuple[list[tuple[int, float]], list[tuple[int, float]]]
+) -> None:
+    told = {"checkpoint.every": 2}
+    run = box.train("--build", str(box.home / "corpus"), **told)
+    frozen = box.freeze_the_builder(run)
+    box.wait_for(lambda: len(box.steps()) >= 5 or run.poll() is not None)
+    box.wait_for(lambda: any(box.folder.checkpoints.glob("step_*/manifest.json")))
+    run.send_signal(signal.SIGKILL)
+    run.communicate()
+    os.kill(frozen, signal.SIGKILL)
+    box.wait_for(lambda: not box.actors("BuilderActor"))
+    taken, parts = len(box.steps()), len(list(box.store.glob("parts/*.json")))
+    assert 5 <= taken < STEPS
+    assert not (box.store / "manifest.json").exists()
+    again = box.train("--build", str(box.home / "corpus"), **told)
+    said = again.communicate(timeout=120)[1]
+    assert again.returncode == 0, said
+    first, second = box.folder.attempts()
+    assert (first.start_step, second.start_step > 0) == (0, True)  # from a checkpoint
+    assert 4 < parts < len(list(box.store.glob("parts/*.json")))
+    steps, evaluations = undisturbed
+    assert box.steps() == steps
+    assert box.evaluations()[-1] == evaluations[-1]
+    assert Store.open(str(box.store)).fingerprint == Store.open(str(box.home / "whole")).fingerprint
+
+
 def test_a_build_that_fails_stops_the_training_with_a_checkpoint_to_go_on_from(
     box: Box, undisturbed: tuple[list[tuple[int, float]], list[tuple[int, float]]]
 ) -> None:

@@ -6,6 +6,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import ray
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
@@ -94,6 +95,28 @@ def test_memory_and_object_store_stay_flat() -> None:
         time.sleep(0.2)
     assert object_store_bytes() < 12_000_000
     assert resident_bytes() - resident < 30_000_000
+    client.close()
+
+
+def test_a_full_object_store_changes_no_batch() -> None:
+    layout = Layout(rows=32, segment=512, seed=3)
+    server = RowServer(open_documents(), layout)
+    start = server.initial_state()
+    reader = ActorReader(open_documents, layout, (0, 32))
+    client = RowClient(server, state=start, rows=(0, 32), reader=reader, warn=lambda _: None)
+    while client.steps_read == 0:
+        client.next()
+        time.sleep(0.01)
+    held = []  # looked at, and so neither freed nor moved to disk
+    while object_store_bytes() < 180_000_000 and len(held) < 20:
+        held.append(ray.get(ray.put(np.ones(19_000_000, np.uint8))))
+    assert object_store_bytes() >= 180_000_000
+    began = client.steps_read
+    for expected, state in walk(server, client.state, 400, (0, 32)):
+        batch, after = client.next()
+        assert_equal_batches(batch, expected)
+        assert after == state
+    assert client.steps_read - began > 0
     client.close()
 
 

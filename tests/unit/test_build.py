@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from jobs.entry import Exit, explain
 from pipeline import builder, finish
 from pipeline.build import build_store
 from pipeline.errors import DataError
-from pipeline.files import sha256_of
+from pipeline.files import sha256_of, write_whole
 from pipeline.finish import BuildReport
 from pipeline.part import Part
 from pipeline.progress import BuildProgress
@@ -171,6 +172,17 @@ def test_an_empty_corpus_is_refused(home: Path, data: bytes) -> None:
     with pytest.raises(DataError, match=r"The corpus is empty: no document in .*a\.jsonl"):
         build(home, inputs="in/a.jsonl")
     assert not (home / "store/manifest.json").exists()
+
+
+def test_a_file_in_the_place_of_a_folder_and_the_other_way_round_is_a_sentence(home: Path) -> None:
+    (home / "file").write_text("in the way")
+    (home / "folder").mkdir()
+    for error, out in ((FileExistsError, "file"), (IsADirectoryError, "folder")):
+        with pytest.raises(error) as caught:
+            write_whole(str(home / out), b"") if out == "folder" else build(home, out=out)
+        code, said = explain(caught.value)
+        assert (code, str(home / out) in said) == (Exit.BAD_USE, True)
+        assert not list(home.glob(".longrow-*"))
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(home: Path) -> None:

@@ -2,16 +2,19 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from pipeline import remote_lock
 from pipeline.build import build_store, prepare
 from pipeline.build_lock import LOCK
 from pipeline.errors import DataError
+from pipeline.files import exists, filesystem, write_whole
 from pipeline.progress import BuildProgress
 from pipeline.publish import Publisher
 from pipeline.settings import BuildSettings
@@ -35,11 +38,13 @@ def build(
     home: Path,
     progress: Callable[[BuildProgress], None] = lambda _: None,
     publisher: Publisher | None = None,
+    *,
+    out: str = "",
 ) -> str:
     return build_store(
         [str(home / "a.jsonl")],
         tokenizer=str(home / "byte"),
-        out=str(home / "store"),
+        out=out or str(home / "store"),
         settings=SETTINGS,
         progress=progress,
         publisher=publisher,
@@ -100,3 +105,53 @@ def test_a_build_that_was_killed_blocks_no_other(home: Path, *, training: bool) 
     assert build(home) == Store.open(str(home / "store")).fingerprint
     assert not (home / "store" / LOCK).exists()
     assert not (home / "store/building").exists()
+
+
+@pytest.fixture
+def remote(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Address of a store in memory, whose builds count every few milliseconds."""
+    monkeypatch.setattr(remote_lock, "BEAT_S", 0.01)
+    monkeypatch.setattr(remote_lock, "SILENCE_S", 0.3)
+    monkeypatch.setattr(remote_lock, "SETTLE_S", 0.05)
+    url = f"memory://{home.name}"
+    yield url
+    filesystem(url)[0].rm(url, recursive=True)
+
+
+def test_a_second_build_of_a_remote_store_is_refused_and_the_first_goes_on_unharmed(
+    home: Path, remote: str
+) -> None:
+    refused: list[str] = []
+
+    def look(_: BuildProgress) -> None:
+        if not refused:
+            with pytest.raises(DataError, match=BUILT) as caught:
+                build(home, out=remote)
+            refused.append(str(caught.value))
+
+    build(home, look, out=remote)
+    assert refused
+    assert Store.open(remote).verify() == []
+    assert not exists(f"{remote}/{LOCK}")
+
+
+@pytest.mark.parametrize("host", [socket.gethostname(), "elsewhere"])
+def test_a_build_of_a_remote_store_that_was_killed_blocks_no_other(
+    home: Path, remote: str, host: str
+) -> None:
+    dead = {"name": "dead", "host": host, "process": 2**22 + 1, "beat": 7}
+    write_whole(f"{remote}/{LOCK}", json.dumps(dead).encode())
+    assert build(home, out=remote) == Store.open(remote).fingerprint
+    assert not exists(f"{remote}/{LOCK}")
+
+
+def test_a_build_whose_remote_store_was_taken_writes_no_manifest(home: Path, remote: str) -> None:
+    taker = {"name": "taker", "host": "elsewhere", "process": 1, "beat": 0}
+
+    def take(_: BuildProgress) -> None:
+        write_whole(f"{remote}/{LOCK}", json.dumps(taker).encode())
+
+    with pytest.raises(DataError, match="being built at this moment, by process 1 on elsewhere"):
+        build(home, take, out=remote)
+    assert not exists(f"{remote}/manifest.json")
+    assert exists(f"{remote}/{LOCK}")  # the other's

@@ -155,7 +155,7 @@ def test_a_record_that_is_skipped_is_named_and_costs_its_own_part_only(home: Pat
 def test_a_text_that_takes_too_long_is_named_and_can_be_skipped(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (home / "in/b.txt").write_text("poison " * 20_000)
+    (home / "in/b.txt").write_text("poison " * 160_000)
     free = threading.Event()
     encode = Tokenizer.encode_utf8
 

@@ -1,5 +1,6 @@
 """What `longrow show` cannot draw, or would take for ever, is refused before it begins."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,15 @@ def test_what_cannot_be_drawn_is_refused(
 ) -> None:
     assert code_of("show", str(tiny_store), *words) == Exit.BAD_USE
     assert told in capsys.readouterr().err
+
+
+def test_a_document_of_a_run_is_that_of_the_store_it_reads(
+    tiny_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps({"data": {"store": str(tiny_store)}}))
+    assert code_of("show", str(run), "--doc", "1") == Exit.DONE
+    of_run = capsys.readouterr().out
+    assert code_of("show", str(tiny_store), "--doc", "1") == Exit.DONE
+    assert of_run == capsys.readouterr().out

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline import part
 from pipeline.build import build_store
 from pipeline.errors import DataError
 from pipeline.manifest import canonical
@@ -190,7 +191,7 @@ def test_the_largest_id_fits_and_the_next_is_refused(
     head = PartHead(key="k", tokenizer="t", vocab_size=vocab_size, eod=2, dtype=dtype)
 
     def write(path: Path, *ids: int) -> None:
-        with writing_part(str(path), head, ["s"]) as part:
+        with writing_part(str(path), head, ["s"]) as writer:
             for name, tokens in (("a", [1]), ("b", [3, *ids])):
                 row = Encoded(
                     uid=name,
@@ -202,8 +203,8 @@ def test_the_largest_id_fits_and_the_next_is_refused(
                     num_words=1,
                     tokens=np.array(tokens, dtype=np.int32),
                 )
-                part.add([row])
-            part.close()
+                writer.add([row])
+            writer.close()
 
     write(tmp_path / "good.arrow", vocab_size - 1)
     tokens = Part(str(tmp_path / "good.arrow")).tokens(1)
@@ -223,3 +224,25 @@ def test_a_flipped_bit_in_a_part_is_met_by_who_reads_it(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(DataError, match=rf"{arrows(path)[1].name} has the right size"):
             store.read(base)
+
+
+def test_batches_of_a_part_end_where_enough_tokens_have_come_however_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part, "BATCH_TOKENS", 20)
+    head = PartHead(key="k", tokenizer="t", vocab_size=300, eod=2, dtype="uint16")
+    texts = [np.arange(3, 3 + n, dtype=np.int32) for n in (4, 9, 4, 50, 1, 18, 19, 3, 3, 3, 3, 3)]
+    rows = [Encoded("u", "s", i, 0, 1, 1, 1, ids) for i, ids in enumerate(texts)]
+    written = set[bytes]()
+    for at_once in (1, 2, 5, 12):
+        path = tmp_path / f"{at_once}.arrow"
+        with writing_part(str(path), head, ["s"]) as writer:
+            for first in range(0, len(rows), at_once):
+                writer.add(rows[first : first + at_once])
+            writer.close()
+        written.add(path.read_bytes())
+        found = Part(str(path))
+        assert [found.tokens(i).tolist() for i in range(12)] == [[*t.tolist(), 2] for t in texts]
+    assert len(written) == 1
+    _, batches = part.open_arrow(str(path))
+    assert [batch.num_rows for batch in batches] == [3, 1, 2, 1, 5]
