@@ -174,6 +174,26 @@ def commit(
     Raises:
         CheckpointError: A rank's files did not come in time.
     """
+    await_ranks(folder, world_size=world_size, deadline_s=deadline_s, may_go_on=may_go_on)
+    write_manifest(folder, world_size=world_size)
+    may_go_on()
+    folder.rename(target)
+    sync(target.parent)
+
+
+def await_ranks(
+    folder: Path,
+    *,
+    world_size: int,
+    deadline_s: float,
+    may_go_on: Callable[[], None],
+    look: Callable[[], None] = lambda: None,
+) -> None:
+    """Wait for all ranks' files in `folder`; `look` brings what came from elsewhere.
+
+    Raises:
+        CheckpointError: A rank's files did not come in time.
+    """
     listings = [folder / f"rank-{rank}.json" for rank in range(world_size)]
     end = time.monotonic() + deadline_s
     while missing := [path.name for path in listings if not path.exists()]:
@@ -185,14 +205,17 @@ def commit(
             )
         may_go_on()
         time.sleep(POLL_S)
+        look()
+
+
+def write_manifest(folder: Path, *, world_size: int) -> None:
+    """Write the manifest of what all ranks say in `folder`."""
+    listings = [folder / f"rank-{rank}.json" for rank in range(world_size)]
     files: dict[str, Any] = {}
     for path in listings:
         files |= json.loads(path.read_text(encoding="utf-8")) | {path.name: describe_file(path)}
     manifest = {"version": MANIFEST_VERSION, "world_size": world_size, "files": files}
     write_whole(str(folder / "manifest.json"), json.dumps(manifest, indent=1).encode())
-    may_go_on()
-    folder.rename(target)
-    sync(target.parent)
 
 
 def _on_host(tensor: Tensor) -> Tensor:

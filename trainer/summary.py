@@ -86,6 +86,6 @@ def summarize(
         wall_seconds=round(wall_seconds, 1),
         world_size=last.world_size if last else 0,
         mlflow_run_id=mlflow_run_id,
-        checkpoint=str(newest[-1]) if newest else "",
+        checkpoint=folder.named(str(newest[-1])) if newest else "",
         resumed_from_step=last.start_step if last and last.resumed_from else None,
     )
