@@ -286,7 +286,7 @@ def _launch(plan: TrainPlan, tracked: Track, stop_reason: Callable[[], str]) -> 
     def on_news(news: News) -> None:
         if beats and time.monotonic() - began[0] > BEAT_S:
             began[0] = time.monotonic()
-            folder.beat()
+            folder.beat(launch=plan.launch)
         _pass_on(news, plan, tracked, progress)
 
     with Progress("training", unit="steps") as progress:

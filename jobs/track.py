@@ -100,7 +100,7 @@ def track(
         },
     )
     run_id = known.get("run_id", "") if known.get("uri") == uri else ""
-    tracker = Tracker.start(uri, run, run_id=run_id, warn=warn)
+    tracker = Tracker.start(uri, run, run_id=run_id, warn=warn, counts=folder.counts)
     if tracker.run_id != run_id:
         folder.write_json("mlflow.json", {"run_id": tracker.run_id, "uri": uri})
         tracker.datasets(_inputs(store))

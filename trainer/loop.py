@@ -183,6 +183,7 @@ class _Rank:
             rank=group.rank,
             world_size=group.world_size,
             settings=plan.checkpoint,
+            patience_s=plan.cluster.hang_timeout_s,
             value_of=self._value_of,
             beat=reporter.beat,
             note=reporter.note,

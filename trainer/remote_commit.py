@@ -46,7 +46,7 @@ def commit_there(
     The metric lines up to the checkpoint are there before it.
 
     Raises:
-        CheckpointError: A rank's files did not come in time.
+        TimeoutError: A rank's files did not come in time.
         OSError: The store refused.
     """
 

@@ -24,7 +24,15 @@ from pipeline.errors import DataError
 from pipeline.files import join, local_path
 from trainer.errors import ConfigError
 from trainer.mirror import LARGE, Mirror, names_in
-from trainer.run_folder import CHECKPOINTS, HEARTBEAT, Attempt, RunFolder, damaged, read_table
+from trainer.run_folder import (
+    CHECKPOINTS,
+    HEARTBEAT,
+    Attempt,
+    RunFolder,
+    damaged,
+    overtaken,
+    read_table,
+)
 
 METRICS, MANIFEST = "metrics", "manifest.json"
 PIECE_LINES, PIECE_S = 4096, 60.0  # a piece is put when it has so many lines, or is so old
@@ -121,14 +129,15 @@ class RemoteRun(RunFolder):
     def create_if_fits(self) -> None:
         self.create()
 
-    def beat(self) -> None:
+    def beat(self, *, launch: str = "") -> None:
         """Have another thread leave a sign of life, unless it still waits with the last one."""
         if self._beating is None or self._beating.done():
-            self._beating = self._looker.submit(self._beat_quietly)
+            self._beating = self._looker.submit(self._beat_quietly, launch)
 
-    def _beat_quietly(self) -> None:
-        with suppress(OSError):
-            self.touch(HEARTBEAT)
+    def _beat_quietly(self, launch: str) -> None:
+        with suppress(OSError, DataError):
+            if not launch or self.is_driven_by(launch):
+                self.touch(HEARTBEAT)
 
     def last_beat(self) -> float | None:
         return self.mirror.modified(HEARTBEAT)
@@ -196,10 +205,10 @@ class RemoteRun(RunFolder):
         attempts = self.attempts()
         told: dict[tuple[str, int], dict[str, Any]] = {}
         for line in self._all_lines():
-            number, step = line["attempt"], line["step"]
-            if not any(one.number > number and one.start_step < step for one in attempts):
-                told.pop((line["kind"], step), None)  # an evaluation may have been made anew
-                told[line["kind"], step] = line
+            if not overtaken(line, attempts):
+                key = line["kind"], line["step"]
+                told.pop(key, None)  # an evaluation may have been made anew
+                told[key] = line
         yield from sorted(told.values(), key=lambda line: line["step"])
 
     def _all_lines(self) -> Iterator[dict[str, Any]]:

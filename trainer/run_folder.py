@@ -36,7 +36,7 @@ _OF_A_STEP = re.compile(
     r"(?:memory_|context_)?step_(\d+)(?:_[LM]\d+)?(?:-[0-9a-f]{8})?\.(?:json|png)$"
 )
 HEARTBEAT, BY_MINUTES = "heartbeat", "by_minutes.json"
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, DRIVER = "checkpoints", "driver.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +113,20 @@ class RunFolder:
                 "run.folder to a folder that can, or make room there."
             ) from error
 
-    def beat(self) -> None:
-        """Leave a sign of life; a disk that refuses it must not end what lives."""
-        with suppress(OSError):
-            (self.path / HEARTBEAT).touch()
+    def beat(self, *, launch: str = "") -> None:
+        """Leave a sign of life; a disk that refuses it must not end what lives.
+
+        With `launch`, only while driver.json names that start of the run: a process that slept
+        while another took the run over, and wakes up when that has ended, is no life of it.
+        """
+        with suppress(OSError, DataError):
+            if not launch or self.is_driven_by(launch):
+                (self.path / HEARTBEAT).touch()
+
+    def is_driven_by(self, launch: str) -> bool:
+        """Whether driver.json says that this start of the run drives it."""
+        driver = self.read_json(DRIVER)
+        return driver is not None and driver.get("launch") == launch
 
     def last_beat(self) -> float | None:
         """When the last sign of life was left, in seconds since 1970; None if the run has ended."""
@@ -238,16 +248,30 @@ class RunFolder:
             )
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """The lines of metrics.jsonl; one that a crash cut short is left out."""
+        """The lines of metrics.jsonl that count; one that a crash cut short is left out.
+
+        What an attempt wrote past the step that a later one began at does not count: it was asleep
+        between its look at the lease and its line.
+        """
         if not self.metrics.exists():
             return
+        attempts: list[Attempt] | None = None
         with self.metrics.open("rb") as file:
             for line in file:
                 if line.endswith(b"\n"):
                     told = read_table(self.metrics, line)
                     if not {"kind", "step"} <= told.keys():
                         raise damaged(self.metrics, "a line has no kind or no step")
-                    yield told
+                    attempts = self.attempts() if attempts is None else attempts
+                    if not overtaken(told, attempts):
+                        yield told
+
+    def counts(self, line: dict[str, Any]) -> bool:
+        """Whether a line still counts: no later attempt took its step again."""
+        number = line.get("attempt")
+        if number is None or not self.existed_lately(f"attempts/{number + 1:04d}.json"):
+            return True
+        return not overtaken(line, self.attempts())
 
     def add_line(self, line: dict[str, Any]) -> None:
         """Write one more line, whole or not at all; it has the attempt that it is of.
@@ -326,6 +350,14 @@ class RunFolder:
 
     def drop_unfinished(self, attempt: int) -> None:
         """Remove these, if earlier attempts than `attempt` left them."""
+
+
+def overtaken(line: dict[str, Any], attempts: Iterable[Attempt]) -> bool:
+    """Whether a later attempt than the line's took its step again; a line of none is never."""
+    number, step = line.get("attempt"), line["step"]
+    if number is None:
+        return False
+    return any(one.number > number and one.start_step < step for one in attempts)
 
 
 def read_table(path: Path, data: bytes) -> dict[str, Any]:

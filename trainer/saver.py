@@ -31,7 +31,7 @@ class Saver:
         committed: Steps whose save has ended here, oldest first; the loop takes them from here.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a writer must know, each once
         self,
         run: RunFolder,
         *,
@@ -39,12 +39,14 @@ class Saver:
         rank: int,
         world_size: int,
         settings: CheckpointSettings,
+        patience_s: float = DEADLINE_S,
         value_of: Callable[[int], float | None],
         beat: Callable[[], None],
         note: Callable[[str], None],
     ) -> None:
         """Write into `run` as `attempt`.
 
+        Rank 0 waits `patience_s` for the files of the others, and never less than DEADLINE_S;
         `beat` is called while somebody waits for a save; `note` takes sentences for a person, from
         the thread that writes, so that they are told while the others wait for it.
         """
@@ -53,6 +55,7 @@ class Saver:
         self._rank = rank
         self._world_size = world_size
         self._settings = settings
+        self._deadline_s = max(patience_s, DEADLINE_S)
         self._value_of = value_of
         self._beat, self._note = beat, note
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
@@ -146,7 +149,7 @@ class Saver:
             size_bytes += missing * snapshot.memory_bytes
         check_room(folder, size_bytes=size_bytes)
         write_part(snapshot, part, rank=self._rank)
-        ranks = {"world_size": self._world_size, "deadline_s": DEADLINE_S}
+        ranks = {"world_size": self._world_size, "deadline_s": self._deadline_s}
         if isinstance(self._run, RemoteRun):
             put_part(self._run, part, target, rank=self._rank)
             if self._rank == 0:

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from trainer.run_folder import RunFolder
+from trainer.run_folder import DRIVER, RunFolder
 from trainer.temp_folder import is_dead, owner_of
 
-DRIVER, STOP = "driver.json", "stop.json"
+STOP = "stop.json"
 
 
 @contextmanager

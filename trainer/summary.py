@@ -1,9 +1,9 @@
 """A run in a few numbers, from what lies in its folder."""
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainer.best import scores_in
 from trainer.checkpoint import checkpoints
 from trainer.evaluation import Scores
 from trainer.run_folder import RunFolder
@@ -49,11 +49,13 @@ class Summary:
 
 
 def read_scores(folder: RunFolder) -> list[Scores]:
-    """The scores of the newest evaluation, none if there was none."""
+    """The scores of the newest evaluation, none if there was none.
+
+    Raises:
+        DataError: Its file is damaged.
+    """
     files = sorted(folder.evaluations.glob("step_*.json"))
-    if not files:
-        return []
-    return [Scores.from_json(saved) for saved in json.loads(files[-1].read_text(encoding="utf-8"))]
+    return scores_in(files[-1]) if files else []
 
 
 def summarize(
