@@ -8,6 +8,7 @@ from pathlib import Path
 from jobs.config import RunConfig
 from jobs.drive import folder_of
 from jobs.find import find_weights
+from pipeline.files import local_path
 from trainer.errors import ConfigError
 
 
@@ -26,6 +27,11 @@ def settle_init(config: RunConfig, *, say: Callable[[str], None]) -> RunConfig:
         CheckpointError: The checkpoint that was named is damaged.
     """
     wanted = config.run.init
+    if local_path(wanted) is None:
+        raise ConfigError(
+            f"run.init = {wanted!r} is a URL, and every later start of the run wants these weights "
+            "in a folder: write one with `longrow export`, and name that."
+        )
     folder = folder_of(config)
     held = folder.read_json("config.json")
     if held is None:
@@ -33,13 +39,13 @@ def settle_init(config: RunConfig, *, say: Callable[[str], None]) -> RunConfig:
     known = str(held.get("run", {}).get("init", ""))
     if wanted and not _names(wanted, known):
         raise ConfigError(
-            f"{folder.path} holds a run already, which began with "
+            f"{folder.place} holds a run already, which began with "
             f"{known or 'weights drawn from its seed'}: --init {json.dumps(wanted)} would count "
             "for nothing. Give the new run another run.name, or leave --init out to go on with "
             "this one."
         )
     if wanted:
-        say(f"{folder.path} goes on with its own weights; it began with those of {known}.")
+        say(f"{folder.place} goes on with its own weights; it began with those of {known}.")
     return _with_init(config, known)
 
 

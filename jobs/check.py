@@ -67,7 +67,7 @@ def _case(word: str) -> "tuple[Case, str]":
             else None
         )
         case = make_case(loaded.model, store, loaded.layout, state)
-        return case, f"{found.path}, step {loaded.step}, {loaded.store}"
+        return case, f"{found.shown}, step {loaded.step}, {loaded.store}"
     store = open_checked(config)
     plan = plan_of(config, folder_of(config), store)
     model = TransformerXL(plan.model, seed=plan.seed).to(best_device())

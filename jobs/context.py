@@ -106,8 +106,8 @@ def measure_context(
         rows=[_finite(row) for row in rows],
         draw=lambda path: loss_by_context(points, effective, scores, path, title=title),
     )
-    click.echo("\n".join(f"written: {path}" for path in kept))
-    return Outcome(facts=facts | {"files": [str(path) for path in kept]})
+    click.echo("\n".join(f"written: {place}" for place in kept))
+    return Outcome(facts=facts | {"files": kept})
 
 
 def _usual(

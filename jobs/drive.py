@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import shutil
 import signal
 import sys
 import threading
@@ -21,15 +20,17 @@ from jobs.entry import Exit, Terminated, sent
 from jobs.progress import Progress
 from jobs.track import Track, track
 from pipeline.cache import PartCache
+from pipeline.files import join, local_path
 from pipeline.growing import GrowingStore
 from pipeline.layout import check_layout
 from pipeline.lengths import mixed
 from pipeline.store import MIXTURE, Store
 from trainer.board import News, Verdict
-from trainer.checkpoint import newest_whole, read_state
+from trainer.checkpoint import newest_of, read_state
 from trainer.errors import ConfigError
 from trainer.load import check_initial
 from trainer.plan import TrainPlan, changes, check_identity
+from trainer.remote_run import open_run
 from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
 from trainer.stop_request import DRIVER, asked_to_stop, driving
@@ -60,14 +61,12 @@ def folder_of(config: RunConfig) -> RunFolder:
     """Where the run of `config` lives.
 
     Raises:
-        ConfigError: run.folder is no local folder.
+        DataError: run.folder is a URL that cannot be reached.
     """
-    if "://" in config.run.folder:
-        raise ConfigError(
-            f"run.folder = {config.run.folder!r} is a URL; runs live in a folder that all workers "
-            "see under one name. Give a path."
-        )
-    return RunFolder(Path(config.run.folder).resolve() / config.run.name)
+    path = local_path(config.run.folder)
+    if path is None:
+        return open_run(join(config.run.folder, config.run.name))
+    return RunFolder(path.resolve() / config.run.name)
 
 
 def open_checked(config: RunConfig) -> Store:
@@ -141,6 +140,7 @@ def drive(
                 tracked.line(line)  # what an earlier start could not send; the rest is left out
             verdict = _launch(plan, tracked, _told_once(wish, config, folder, build))
             store = _newest(store)
+            folder.refresh()
             # Of a run that is another process's now, nothing is written or set any more.
             status = OVERTAKEN if verdict.kind == OVERTAKEN else verdict.status
             wall_seconds = time.monotonic() - began
@@ -166,14 +166,13 @@ def drive(
 @contextmanager
 def _kept_if_begun(folder: RunFolder, *, first: bool) -> Iterator[threading.Event]:
     """The first rank: remove a folder that is new if there is an error before the event is set."""
-    new, begun = first and not folder.path.exists(), threading.Event()
+    new, begun = first and folder.is_new(), threading.Event()
     try:
         yield begun
     except BaseException:
         # Nothing began, so nothing stays, unless another start has taken it over meanwhile.
-        there = folder.path.is_dir() and not (folder.path / DRIVER).exists()
-        if new and there and not begun.is_set():
-            shutil.rmtree(folder.path)
+        if new and not begun.is_set() and not folder.is_new() and not folder.exists(DRIVER):
+            folder.discard()
         raise
 
 
@@ -186,23 +185,26 @@ def find_folder(config: RunConfig, resume: str) -> RunFolder:
     folder = folder_of(config)
     if not is_first_rank(config):
         return folder  # the first rank decides for all
-    holds_run = (folder.path / "config.json").exists()
+    holds_run = folder.exists("config.json")
     if not holds_run and resume == "must":
         raise ConfigError(
-            f"{folder.path} holds no run to go on with. Start one with `longrow train`."
+            f"{folder.place} holds no run to go on with. Start one with `longrow train`."
         )
     if holds_run and resume == "never":
         raise ConfigError(
-            f"{folder.path} holds a run already. Leave out --resume never to go on with it, or "
+            f"{folder.place} holds a run already. Leave out --resume never to go on with it, or "
             "give another run.name."
         )
     return folder
 
 
-def _make_folder(config: RunConfig, folder: RunFolder) -> None:
+def _make_folder(config: RunConfig, folder: RunFolder) -> bool:
+    """Make the run's folder; whether it was not there before."""
+    new = folder.is_new()
     folder.create()
     if is_first_rank(config):
         folder.write_json("config.json", config.to_dict())
+    return new
 
 
 def is_first_rank(config: RunConfig) -> bool:
@@ -213,13 +215,14 @@ def is_first_rank(config: RunConfig) -> bool:
 def _check_it_is_this_run(folder: RunFolder, plan: TrainPlan) -> dict[str, str]:
     """What may change at a resume and has changed, by key; what may not is refused."""
     # A quick look: the first worker reads every byte before it goes on from one.
-    newest, _ = newest_whole(folder.checkpoints, folder.attempts(), tensors=False)
+    newest, _ = newest_of(folder, folder.attempts(), tensors=False)
     if newest is None:
         if plan.init:
             check_initial(plan.init, plan.model, tokenizer_sha256=plan.tokenizer_sha256)
         return {}
     state = read_state(newest)
-    check_identity(state["identity"], plan.identity(), where=str(newest), reshard=plan.reshard)
+    where = folder.named(str(newest))
+    check_identity(state["identity"], plan.identity(), where=where, reshard=plan.reshard)
     changed = changes(state["plan"], plan)
     for key, change in changed.items():
         say(f"Changed since {newest.name}: {key} {change}.")
@@ -237,7 +240,7 @@ def _newest(store: Store | GrowingStore) -> Store | GrowingStore:
 def plan_of(config: RunConfig, folder: RunFolder, store: Store | GrowingStore) -> TrainPlan:
     """What the workers are told."""
     return TrainPlan(
-        folder=str(folder.path),
+        folder=folder.place,
         store=_absolute(config.data.reads),
         store_fingerprint=store.fingerprint if isinstance(store, Store) else "",
         building=store.head.plan if isinstance(store, GrowingStore) else "",
@@ -277,13 +280,13 @@ def _launch(plan: TrainPlan, tracked: Track, stop_reason: Callable[[], str]) -> 
     else:
         from trainer.launch_local import launch_local as launch
 
-    folder, began = RunFolder(plan.folder), [0.0]
+    folder, began = open_run(plan.folder), [0.0]
     beats = plan.cluster.launcher == "ray" or os.environ.get("RANK", "0") == "0"
 
     def on_news(news: News) -> None:
         if beats and time.monotonic() - began[0] > BEAT_S:
             began[0] = time.monotonic()
-            folder.beat()
+            folder.beat(launch=plan.launch)
         _pass_on(news, plan, tracked, progress)
 
     with Progress("training", unit="steps") as progress:
@@ -320,9 +323,8 @@ def _pass_on(news: News, plan: TrainPlan, tracked: Track, progress: Progress) ->
     for line in news.lines:
         tracked.line(line)
         if line["kind"] == "checkpoint":
-            tracked.checkpoint(
-                RunFolder(plan.folder).checkpoints / line["checkpoint"], line["step"]
-            )
+            folder = open_run(plan.folder)
+            tracked.checkpoint(folder, folder.checkpoints / line["checkpoint"], line["step"])
         elif line["kind"] == "evaluation" and "eval/loss" in line:
             say(
                 f"Step {line['step']}: held-out loss {line['eval/loss']:.4f} nats per token, "

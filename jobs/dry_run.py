@@ -1,4 +1,4 @@
-"""What a run would take, found by one step of its first worker: sizes, arithmetic, memory.
+"""What a run would take, found by a step of its first worker: sizes, arithmetic, memory, time.
 
 Nothing is written, no folder is made, no MLflow and no Ray is asked.
 """
@@ -6,7 +6,9 @@ Nothing is written, no folder is made, no MLflow and no Ray is asked.
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,31 +58,33 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
         torch.from_numpy(array.astype("int64")).to(device)
         for array in (batch.tokens, batch.targets, batch.offset)
     )
-    began = time.perf_counter()
+    take = partial(
+        take_step,
+        Objective(model, z_loss=plan.trainer.z_loss),
+        optimizer,
+        Rows(
+            tokens=tokens,
+            targets=targets,
+            offset=offset,
+            numbers=torch.arange(*mine, device=device),
+        ),
+        plan=StepPlan(
+            accumulation=plan.trainer.accumulation,
+            clip=plan.optimizer.clip,
+            precision=plan.trainer.precision,
+            seed=plan.seed,
+            world_size=1,
+        ),
+        step=0,
+        targets=max(1, int((batch.targets >= 0).sum())),
+        rate=learning_rate(0, plan.optimizer, steps=plan.trainer.steps),
+        seen=torch.zeros(2, dtype=torch.float64, device=device),
+    )
     with FlopCounterMode(display=False) as counter:
-        result, memory = take_step(
-            Objective(model, z_loss=plan.trainer.z_loss),
-            optimizer,
-            Rows(
-                tokens=tokens,
-                targets=targets,
-                offset=offset,
-                numbers=torch.arange(*mine, device=device),
-            ),
-            memory,
-            plan=StepPlan(
-                accumulation=plan.trainer.accumulation,
-                clip=plan.optimizer.clip,
-                precision=plan.trainer.precision,
-                seed=plan.seed,
-                world_size=1,
-            ),
-            step=0,
-            targets=max(1, int((batch.targets >= 0).sum())),
-            rate=learning_rate(0, plan.optimizer, steps=plan.trainer.steps),
-            seen=torch.zeros(2, dtype=torch.float64, device=device),
-        )
+        result, memory = take(memory)
     loss = float(result.loss) / max(1, int((batch.targets >= 0).sum()))
+    began = time.perf_counter()  # of a second one: the first makes up its mind, and is counted
+    float(take(memory)[0].loss)
     seconds = time.perf_counter() - began
     snapshot = take_snapshot(
         model,
@@ -110,8 +114,52 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
         "steps_per_epoch": inputs / per_step,
         "epochs": plan.trainer.steps * per_step / inputs,
         "first_loss": loss,
-        "first_step_seconds": seconds,
+        "step_seconds": seconds,
+        "training_seconds": seconds * plan.trainer.steps,
     }
+
+
+def in_words(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The same for a person: what it would take first, in units that one reads at a glance."""
+    seconds = facts["training_seconds"]
+    return {
+        "training": f"{_time(seconds)} at {facts['step_seconds']:.3g} s a step, as one step here "
+        "took; evaluations, saves and other workers' waits not counted",
+        "model": f"{_number(facts['parameters'])} weights",
+        "memory": f"{_bytes(facts['device_state_bytes'])} of state a device, "
+        f"{_bytes(facts['device_peak_bytes'])} at most in this step, on {facts['device']}",
+        "checkpoint": _bytes(facts["checkpoint_bytes"]),
+        "a step": f"{facts['tokens_per_step']:,} tokens, {_number(facts['flops_per_step'])}FLOP, "
+        f"on {facts['workers']} workers",
+        "an epoch": f"{facts['steps_per_epoch']:,.1f} steps; the run takes "
+        f"{facts['epochs']:.3g} epochs",
+        "first loss": f"{facts['first_loss']:.4f} nats per token",
+        "run folder": str(facts["run_folder"]),
+    }
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    hours = minutes / 60
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+def _number(value: float) -> str:
+    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g} "
+
+
+def _bytes(value: float) -> str:
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f} bytes"
 
 
 def _peak_bytes(device: torch.device) -> int:

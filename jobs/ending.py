@@ -31,13 +31,16 @@ def keep_all(
     tracked.file(folder.path / "summary.json")
     lines = list(folder.lines())
     name = config.run.name
+    of_steps, of_offsets = folder.path / "loss.png", folder.path / "loss_by_offset.png"
     if any(line["kind"] == "step" for line in lines):
-        loss_over_steps(lines, folder.path / "loss.png", title=f"{name}: loss")
-        tracked.file(folder.path / "loss.png", "pictures")
+        loss_over_steps(lines, of_steps, title=f"{name}: loss")
+        folder.put_up(of_steps)
+        tracked.file(of_steps, "pictures")
     if scores := read_scores(folder):
         title = f"{name}: held-out loss by offset, step {scores[0].step}"
-        loss_by_offset(scores, folder.path / "loss_by_offset.png", title=title)
-        tracked.file(folder.path / "loss_by_offset.png", "pictures")
+        loss_by_offset(scores, of_offsets, title=title)
+        folder.put_up(of_offsets)
+        tracked.file(of_offsets, "pictures")
     if status == "done" and isinstance(store, Store):
         write_samples(folder, store, tracked)
 
@@ -61,6 +64,7 @@ def message_of(verdict: Verdict, folder: RunFolder) -> str:
             return f"Stopped ({verdict.reason}), before the first step. The same command begins it."
         return (
             f"Stopped after step {verdict.step} ({verdict.reason}); a checkpoint of it is in "
-            f"{folder.checkpoints}. `longrow resume {folder.path}` goes on from there."
+            f"{folder.named(str(folder.checkpoints))}. `longrow resume {folder.place}` goes on "
+            "from there."
         )
     return verdict.reason

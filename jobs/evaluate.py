@@ -161,8 +161,8 @@ def _sweep(
             scores, path, title=f"{found.name}: held-out loss by memory"
         ),
     )
-    click.echo("\n".join(f"written: {path}" for path in kept))
-    return Outcome(facts=facts | {"files": [str(path) for path in kept]})
+    click.echo("\n".join(f"written: {place}" for place in kept))
+    return Outcome(facts=facts | {"files": kept})
 
 
 def score(found: "Found", store: "Store", crew: "Crew", memory: tuple[int, ...]) -> "list[Scores]":
@@ -190,7 +190,7 @@ def settings_of(found: "Found", store: "Store") -> dict[str, Any]:
     """What the numbers depend on, beside the lengths that stand with each of them."""
     config = found.loaded.model.config
     return {
-        "checkpoint": str(found.path),
+        "checkpoint": found.shown,
         "step": found.loaded.step,
         "store": store.url,
         "store_fingerprint": store.fingerprint,

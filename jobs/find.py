@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.config import RunConfig, read_config
-from trainer.checkpoint import NAME, CheckpointError, faults, newest_whole
+from pipeline.files import exists, join, local_path
+from trainer.checkpoint import NAME, CheckpointError, faults_of, newest_of
 from trainer.errors import ConfigError
 from trainer.load import Loaded, best_device, is_weights_folder, load_folder, load_model
+from trainer.remote_run import open_run
 from trainer.run_folder import RunFolder
 
 RUNS = "runs"
@@ -15,12 +17,26 @@ RUNS = "runs"
 
 def is_run(word: str) -> bool:
     """Whether `word` names a run."""
+    if local_path(word) is None:
+        return exists(join(word, "config.json"))
     return any((place / "config.json").is_file() for place in _places(word))
 
 
 def is_checkpoint(word: str) -> bool:
     """Whether `word` is the folder of a checkpoint."""
-    return NAME.fullmatch(Path(word).name) is not None and Path(word).is_dir()
+    if NAME.fullmatch(Path(word).name) is None:
+        return False
+    return exists(word) if local_path(word) is None else Path(word).is_dir()
+
+
+def checkpoint_at(word: str) -> Path:
+    """The folder of the checkpoint `word`; of one at a URL, its copy here."""
+    if local_path(word) is not None:
+        return Path(word)
+    run, _, name = word.rstrip("/").rpartition("/checkpoints/")
+    folder = open_run(run)
+    folder.refresh()
+    return folder.checkpoints / name
 
 
 def _places(word: str) -> list[Path]:
@@ -33,6 +49,10 @@ def find_run(word: str) -> RunFolder:
     Raises:
         ConfigError: Neither holds a run.
     """
+    if local_path(word) is None and is_run(word):
+        folder = open_run(word)
+        folder.refresh()
+        return folder
     places = _places(word)
     for place in places:
         if (place / "config.json").is_file():
@@ -49,7 +69,7 @@ def config_of(
     """The config of a run, with changes; the run stays where it lies."""
     base = dict(folder.read_json("config.json") or {})
     base["run"] = base.get("run", {}) | {
-        "folder": str(folder.path.parent),
+        "folder": folder.place.rpartition("/")[0],
         "name": folder.path.name,
     }
     return read_config(base=base, sets=sets, environment=environment)
@@ -62,17 +82,17 @@ def find_checkpoint(word: str) -> Path:
         ConfigError: There is none.
         CheckpointError: The one that was named is damaged.
     """
-    path = Path(word)
     if is_checkpoint(word):
-        if wrong := faults(path):
+        path = checkpoint_at(word).resolve()
+        if wrong := faults_of(run_of(path), path):
             raise CheckpointError(f"{'; '.join(wrong)}. Take an older checkpoint beside it.")
-        return path.resolve()
+        return path
     folder = find_run(word)
-    newest, passed = newest_whole(folder.checkpoints, folder.attempts())
+    newest, passed = newest_of(folder, folder.attempts())
     if newest is None:
         told = f" ({'; '.join(passed)})" if passed else ""
         raise ConfigError(
-            f"{folder.path} has no whole checkpoint yet{told}. `longrow resume` goes on with it."
+            f"{folder.place} has no whole checkpoint yet{told}. `longrow resume` goes on with it."
         )
     return newest
 
@@ -88,7 +108,7 @@ def find_weights(word: str) -> Path:
 
 def run_of(checkpoint: Path) -> RunFolder:
     """The run that a checkpoint belongs to."""
-    return RunFolder(checkpoint.parents[1])
+    return open_run(checkpoint.parent.parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +128,11 @@ class Found:
     loaded: Loaded
     folder: RunFolder | None
     suffix: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Its path, or the URL of what is a copy here."""
+        return self.folder.named(str(self.path)) if self.folder else str(self.path)
 
 
 def load(word: str, *, store: str = "") -> Found:

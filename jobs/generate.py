@@ -68,7 +68,7 @@ def command(
     for prompt, text in zip(texts[1:], whole[1:], strict=True):
         click.echo(f"\n{click.style(prompt, bold=True)}{text}")
     facts = [{"prompt": p, "text": t} for p, t in zip(texts, whole, strict=True)]
-    return Outcome(facts={"checkpoint": str(found.path), "texts": facts})
+    return Outcome(facts={"checkpoint": found.shown, "texts": facts})
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def keep(
     facts: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
     draw: Callable[[Path], None],
-) -> list[Path]:
+) -> list[str]:
     """Write an evaluation down.
 
     Args:
@@ -42,7 +42,11 @@ def keep(
     text = json.dumps(facts, indent=1) + "\n"
     write_whole(str(told), text.encode())
     _record(found, name, rows=rows, picture=picture)
-    return [told, picture]
+    if found.folder is None:
+        return [str(told), str(picture)]
+    for path in (told, picture):
+        found.folder.put_up(path)
+    return [found.folder.named(str(path)) for path in (told, picture)]
 
 
 def evaluations_of(found: Found) -> Path:

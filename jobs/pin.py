@@ -15,22 +15,26 @@ def command(checkpoint: str, *, unpin: bool) -> Outcome:
 
     CHECKPOINT is a folder in a run's checkpoints/, or a run: then its newest whole one.
     """
-    from jobs.find import find_checkpoint
+    from jobs.find import find_checkpoint, run_of
     from trainer.checkpoint import CheckpointError
     from trainer.retention import PINNED
+    from trainer.run_folder import CHECKPOINTS
 
     path = find_checkpoint(checkpoint)
+    folder, mark = run_of(path), f"{CHECKPOINTS}/{path.name}/{PINNED}"
+    shown = folder.named(str(path))
     if unpin:
-        (path / PINNED).unlink(missing_ok=True)
+        folder.remove(mark)
     else:
         with suppress(FileNotFoundError):  # said below
-            (path / PINNED).touch()
-        if not (path / "manifest.json").exists():  # the run removed it at this moment
+            folder.touch(mark)
+        if not folder.exists(f"{CHECKPOINTS}/{path.name}/manifest.json"):  # the run removed it
+            folder.remove(mark)
             raise CheckpointError(
-                f"{path} was removed by its run while it was being pinned. Pin another one."
+                f"{shown} was removed by its run while it was being pinned. Pin another one."
             )
-    click.echo(f"{path} is {'not pinned' if unpin else 'pinned'}.")
-    return Outcome(facts={"checkpoint": str(path), "pinned": not unpin})
+    click.echo(f"{shown} is {'not pinned' if unpin else 'pinned'}.")
+    return Outcome(facts={"checkpoint": shown, "pinned": not unpin})
 
 
 if __name__ == "__main__":

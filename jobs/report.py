@@ -10,6 +10,7 @@ from jobs.config import RunConfig
 from jobs.drive import Driven, folder_of
 from jobs.entry import Exit, Outcome
 from jobs.track import OFF, uri_of
+from pipeline.files import local_path
 
 
 def finish(config: RunConfig, driven: Driven) -> Outcome:
@@ -44,7 +45,7 @@ def _cell(value: object) -> str:
 def ways_on(config: RunConfig) -> str:
     """The exact commands to look further at a run."""
     folder = folder_of(config)
-    shown = _shown(folder.path)
+    shown = _shown(Path(folder.place)) if local_path(folder.place) else folder.place
     longrow, uri = _command("longrow"), uri_of(config, folder)
     commands = {
         f"{longrow} show {shown}": "what the run holds",

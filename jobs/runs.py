@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,8 +36,7 @@ class Seen:
 @click.argument("action", type=click.Choice(["list", "reap"]))
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
+    default="runs",
     show_default=True,
     help="Where the runs are.",
 )
@@ -49,16 +47,14 @@ class Seen:
     show_default=True,
     help="Seconds without a sign of life after which a run counts as ended.",
 )
-def command(action: str, folder: Path, silent_s: float) -> Outcome:
+def command(action: str, folder: str, silent_s: float) -> Outcome:
     """List the runs in a folder, or mark those that died as KILLED in MLflow.
 
     A run that trains leaves a sign of life in its folder every few seconds. One that was ended by
     SIGKILL, or with its machine, stays RUNNING in MLflow: `reap` puts that right. One that was done
     while MLflow was away is FINISHED.
     """
-    from trainer.run_folder import RunFolder
-
-    found = [RunFolder(path.parent) for path in sorted(folder.glob("*/config.json"))]
+    found = _runs_in(folder)
     seen = [look(one, now=time.time(), silent_s=silent_s) for one in found]
     if action == "list":
         for one in seen:
@@ -72,7 +68,7 @@ def command(action: str, folder: Path, silent_s: float) -> Outcome:
     for one, told in zip(found, seen, strict=True):
         try:
             end = "FINISHED" if told.status == "done" else "KILLED"
-            if told.status != "running" and _reap(one.path, status=end):
+            if told.status != "running" and _reap(one, status=end):
                 reaped.append(told.name)
                 click.echo(f"{told.name} was RUNNING in MLflow without life: it is {end} now.")
         except ValueError as error:  # one record that is away must not keep the others waiting
@@ -109,10 +105,25 @@ def _is_done(end: Mapping[str, Any], *, step: int, of: int) -> bool:
     return (end.get("status"), end.get("steps"), end.get("of")) == ("done", step, of)
 
 
-def _reap(path: Path, *, status: str) -> bool:
+def _runs_in(folder: str) -> "list[RunFolder]":
+    """The runs in a folder, or below a URL, by name."""
+    from pipeline.files import exists, join, list_folder, local_path
+    from trainer.remote_run import open_run
     from trainer.run_folder import RunFolder
 
-    known = RunFolder(path).read_json("mlflow.json")
+    path = local_path(folder)
+    if path is not None:
+        return [RunFolder(one.parent) for one in sorted(path.glob("*/config.json"))]
+    names = [name for name, size in list_folder(folder).items() if size is None]
+    return [
+        open_run(join(folder, name))
+        for name in sorted(names)
+        if exists(join(folder, name, "config.json"))
+    ]
+
+
+def _reap(folder: "RunFolder", *, status: str) -> bool:
+    known = folder.read_json("mlflow.json")
     if known is None:
         return False
     from trainer.tracking import end_if_running

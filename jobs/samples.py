@@ -9,7 +9,7 @@ from jobs.track import Track
 from model.generate import Sampling
 from pipeline.files import write_whole
 from pipeline.store import Store
-from trainer.checkpoint import newest_whole
+from trainer.checkpoint import newest_of
 from trainer.load import best_device, load_model
 from trainer.run_folder import RunFolder
 from trainer.writing import write
@@ -25,7 +25,7 @@ def write_samples(folder: RunFolder, store: Store, tracked: Track) -> list[dict[
     Returns:
         For each its document, the prompt and the text; none where nothing was held out.
     """
-    checkpoint, _ = newest_whole(folder.checkpoints, folder.attempts())
+    checkpoint, _ = newest_of(folder, folder.attempts())
     ids = store.doc_ids("validation")
     if checkpoint is None or not len(ids):
         return []
@@ -47,6 +47,7 @@ def write_samples(folder: RunFolder, store: Store, tracked: Track) -> list[dict[
     path = folder.path / "samples" / f"step_{loaded.step:08d}.json"
     path.parent.mkdir(exist_ok=True)
     write_whole(str(path), json.dumps(rows, indent=1, ensure_ascii=False).encode())
+    folder.put_up(path)
     tracked.samples(rows, step=loaded.step)
     return rows
 

@@ -11,7 +11,7 @@ import numpy as np
 from jobs.entry import Job, Outcome, run
 from pipeline.anchors import first_anchor
 from pipeline.corpus import Reject
-from pipeline.files import join, local_path, open_binary
+from pipeline.files import exists, join, local_path, open_binary
 from pipeline.layout import Layout
 from pipeline.lengths import mixed
 from pipeline.manifest import PARTS, REJECTS
@@ -218,7 +218,11 @@ def in_words(facts: dict[str, Any]) -> str:
 def _kind(what: str) -> Literal["store", "run", "checkpoint"]:
     """By what lies there; what is nothing is looked at as a store, whose error says the way out."""
     folder = local_path(what)
-    if folder is None or (folder / PARTS).is_dir():
+    if folder is None:
+        if exists(join(what, "config.json")):
+            return "run"
+        return "checkpoint" if exists(join(what, "rank-0.json")) else "store"
+    if (folder / PARTS).is_dir():
         return "store"
     if any((place / "config.json").is_file() for place in (folder, Path("runs") / what)):
         return "run"
@@ -279,10 +283,15 @@ def _rows(
 
 
 def _show_run(what: str, kind: str) -> dict[str, Any]:
-    from jobs.find import find_run  # torch is seconds to import, and a store needs none
+    from jobs.find import (
+        checkpoint_at,
+        find_run,
+    )  # torch is seconds to import, and a store needs none
     from jobs.show_run import show_checkpoint, show_run
 
-    return show_checkpoint(Path(what)) if kind == "checkpoint" else show_run(find_run(what))
+    return (
+        show_checkpoint(checkpoint_at(what)) if kind == "checkpoint" else show_run(find_run(what))
+    )
 
 
 def _dropped(store: Store) -> np.ndarray:

@@ -38,7 +38,7 @@ def show_batch(folder: RunFolder, step: int) -> dict[str, Any]:
     state = at(anchor, lengths, step - 1).state
     batch = server.read(state, 1, (0, anchor.layout.rows)).batch(0)
     facts = {
-        "run": str(folder.path),
+        "run": folder.place,
         "step": step,
         "store": store.url,
         "sha256": digest(batch),
@@ -50,7 +50,7 @@ def show_batch(folder: RunFolder, step: int) -> dict[str, Any]:
         ],
     }
     click.echo(
-        f"step {step} of {folder.path}: loss {_number(line['train/loss'])}, gradient norm "
+        f"step {step} of {folder.place}: loss {_number(line['train/loss'])}, gradient norm "
         f"{_number(line['train/grad_norm'])}\n{anchor.layout.rows} rows of "
         f"{anchor.layout.segment} tokens from {store.url}\nsha256 {facts['sha256']}"
     )
@@ -70,7 +70,7 @@ def _line(folder: RunFolder, step: int) -> dict[str, Any]:
                 return line
             last = line["step"]
     raise ConfigError(
-        f"--batch {step}: {folder.path} has read the steps 1 to {last}. Name one of them."
+        f"--batch {step}: {folder.place} has read the steps 1 to {last}. Name one of them."
     )
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
+from jobs.find import run_of
 from jobs.report import table
-from trainer.checkpoint import checkpoints, faults, read_state
+from trainer.checkpoint import checkpoints, faults_of, read_state
 from trainer.retention import PINNED
 from trainer.run_folder import RunFolder
 from trainer.summary import read_scores
@@ -17,7 +18,7 @@ def show_run(folder: RunFolder) -> dict[str, Any]:
     steps = [line for line in folder.lines() if line["kind"] == "step"]
     config = folder.read_json("config.json") or {}
     facts: dict[str, Any] = {
-        "run": str(folder.path),
+        "run": folder.place,
         "store": _reads(config),
         "steps": steps[-1]["step"] if steps else 0,
         "of": config.get("trainer", {}).get("steps"),
@@ -38,17 +39,21 @@ def show_run(folder: RunFolder) -> dict[str, Any]:
     click.echo("\ncheckpoints")
     kept = checkpoints(folder.checkpoints)
     for path in kept:
-        wrong = faults(path)
+        wrong = faults_of(folder, path)
         pinned = ", pinned" if (path / PINNED).exists() else ""
         click.echo(f"  {path.name}  {_size(path):>10}  {'; '.join(wrong) or 'whole'}{pinned}")
+        folder.let_go(path)
+    for fault in folder.unfinished():
+        click.echo(f"  {fault}")
     return facts | {"checkpoints": [path.name for path in kept]}
 
 
 def show_checkpoint(path: Path) -> dict[str, Any]:
     """Print what a checkpoint holds and whether it is whole."""
-    wrong = faults(path)
+    folder = run_of(path.absolute())
+    wrong = faults_of(folder, path)
     facts: dict[str, Any] = {
-        "checkpoint": str(path),
+        "checkpoint": folder.named(str(path)),
         "faults": wrong,
         "bytes": _bytes(path),
         "pinned": (path / PINNED).exists(),

@@ -28,19 +28,20 @@ def command(run_name: str, wait_s: float) -> Outcome:
     folder = find_run(run_name)
     was_running = ask_to_stop(folder)
     if was_running:
-        click.echo(f"Asked {folder.path} to stop after its current step.", err=True)
+        click.echo(f"Asked {folder.place} to stop after its current step.", err=True)
     ended = await_end(folder, wait_s=wait_s)
+    folder.refresh()
     step = max(map(step_of, checkpoints(folder.checkpoints)), default=0)
     facts = {"was_running": was_running, "ended": ended, "step": step}
     if not ended:
         message = (
-            f"{folder.path} has not ended in {wait_s:.0f} s. It stops when its current step and "
+            f"{folder.place} has not ended in {wait_s:.0f} s. It stops when its current step and "
             "its checkpoint are done; if its driver was killed on another machine, nothing runs."
         )
         click.echo(f"longrow: {message}", err=True)
         return Outcome(facts=facts | {"error": message}, code=Exit.FAILED)
     how = "stopped" if was_running else "was not running"
-    click.echo(f"{folder.path} {how}; its newest checkpoint is of step {step}.")
+    click.echo(f"{folder.place} {how}; its newest checkpoint is of step {step}.")
     return Outcome(facts=facts)
 
 

@@ -10,6 +10,8 @@ from pipeline.growing import GrowingStore
 from pipeline.mixture import Mixture
 from pipeline.store import Store
 from trainer.checkpoint import checkpoints, step_of
+from trainer.errors import ConfigError
+from trainer.remote_run import RemoteRun
 from trainer.run_folder import RunFolder
 from trainer.settings import check_no_credentials
 
@@ -35,9 +37,9 @@ class Track:
         if self._tracker:
             self._tracker.line(line)
 
-    def checkpoint(self, path: Path, step: int) -> None:
+    def checkpoint(self, folder: RunFolder, path: Path, step: int) -> None:
         if self._tracker:
-            self._tracker.checkpoint(name=path.name, step=step, uri=str(path))
+            self._tracker.checkpoint(name=path.name, step=step, uri=folder.named(str(path)))
 
     def file(self, path: Path, folder: str | None = None) -> None:
         if self._tracker:
@@ -83,14 +85,14 @@ def track(
     known = folder.read_json("mlflow.json") or {}
     run = TrackedRun(
         experiment=config.tracking.experiment,
-        artifacts=(folder.path.parent / "mlartifacts").as_uri()
+        artifacts=(_beside(uri, folder) / "mlartifacts").as_uri()
         if uri.startswith("sqlite:")
         else None,
         name=config.run.name,
         params=_flat(config.to_dict()),
         tags={
             "longrow.run": config.run.name,
-            "longrow.folder": str(folder.path),
+            "longrow.folder": folder.place,
             "longrow.store_fingerprint": store.fingerprint,
             "longrow.tokenizer_sha256": store.tokenizer_sha256,
             **_parent(config.run.init),
@@ -98,14 +100,14 @@ def track(
         },
     )
     run_id = known.get("run_id", "") if known.get("uri") == uri else ""
-    tracker = Tracker.start(uri, run, run_id=run_id, warn=warn)
+    tracker = Tracker.start(uri, run, run_id=run_id, warn=warn, counts=folder.counts)
     if tracker.run_id != run_id:
         folder.write_json("mlflow.json", {"run_id": tracker.run_id, "uri": uri})
         tracker.datasets(_inputs(store))
         tracker.text("config.toml", config.to_toml())
         tracker.bytes("tokenizer.model", store.tokenizer().model_bytes)
     for path in checkpoints(folder.checkpoints):  # what an earlier start could not send
-        tracker.checkpoint(name=path.name, step=step_of(path), uri=str(path))
+        tracker.checkpoint(name=path.name, step=step_of(path), uri=folder.named(str(path)))
     return Track(tracker)
 
 
@@ -121,11 +123,29 @@ def _parent(init: str) -> dict[str, str]:
 
 
 def uri_of(config: RunConfig, folder: RunFolder) -> str:
-    """MLflow's address for the run: its config's, the environment's, or a file beside the runs."""
-    beside = f"sqlite:///{folder.path.parent / 'mlflow.db'}"
+    """MLflow's address for the run: its config's, the environment's, or a file beside the runs.
+
+    Raises:
+        ConfigError: None is given, and the runs lie where no database file can.
+    """
     given = os.environ.get("MLFLOW_TRACKING_URI", "")
     check_no_credentials("MLFLOW_TRACKING_URI", given)
-    return config.tracking.uri or given or beside
+    if uri := config.tracking.uri or given:
+        return uri
+    if isinstance(folder, RemoteRun):
+        raise ConfigError(
+            f"The run {folder.place} lies on an object store, where MLflow's file cannot be. Set "
+            "tracking.uri to an MLflow server, to a file here (sqlite:////path/mlflow.db), or to "
+            '"off".'
+        )
+    return f"sqlite:///{folder.path.parent / 'mlflow.db'}"
+
+
+def _beside(uri: str, folder: RunFolder) -> Path:
+    """Where the files of a run lie whose record is in MLflow's own file."""
+    if isinstance(folder, RemoteRun):
+        return Path(uri.removeprefix("sqlite:///")).resolve().parent
+    return folder.path.parent
 
 
 def _inputs(store: Store | GrowingStore) -> "list[CorpusInput]":

@@ -64,14 +64,16 @@ def command(
         sets = (*sets, f"run.init={json.dumps(init)}")
     read = read_config(config, sets=sets, environment=os.environ)
     read = settle_init(read, say=say)
-    click.echo(read.to_toml(), err=True)
     if dry_run:
         from jobs.dry_run import dry_run as try_out
+        from jobs.dry_run import in_words
         from jobs.report import table
 
         facts = try_out(read)
-        click.echo(table(facts))
+        click.echo(f"{table(in_words(facts))}\n")
+        click.echo(read.to_toml(), err=True)
         return Outcome(facts=facts)
+    click.echo(read.to_toml(), err=True)
     if read.data.train_while_building:
         from jobs.prepare import build_and_drive
 

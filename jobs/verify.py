@@ -16,10 +16,10 @@ def command(what: str) -> Outcome:
     WHAT is a store, a checkpoint's folder, or a run's folder or name; each has a manifest with the
     sha256 of its files.
     """
-    from jobs.find import find_run, is_checkpoint, is_run
+    from jobs.find import checkpoint_at, find_run, is_checkpoint, is_run
 
     if is_checkpoint(what):
-        facts, found = _checkpoints([Path(what)])
+        facts, found = _checkpoints([checkpoint_at(what)])
     elif is_run(what):
         from trainer.checkpoint import checkpoints
 
@@ -46,14 +46,17 @@ def _store(what: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _checkpoints(paths: list[Path]) -> tuple[dict[str, Any], list[str]]:
-    from trainer.checkpoint import faults
+    from jobs.find import run_of
+    from trainer.checkpoint import faults_of
 
     found: list[str] = []
     for path in paths:
-        wrong = faults(path)
+        folder = run_of(path.absolute())
+        wrong = faults_of(folder, path)
+        folder.let_go(path)
         found += wrong
         if not wrong:
-            click.echo(f"{path} is whole.")
+            click.echo(f"{folder.named(str(path))} is whole.")
     if not paths:
         click.echo("The run has no checkpoint yet.")
     return {"checkpoints": [path.name for path in paths]}, found

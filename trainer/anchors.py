@@ -34,6 +34,7 @@ def keep_anchor(folder: RunFolder, plan: TrainPlan, state: RowsState) -> None:
     folder.anchors.mkdir(exist_ok=True)
     path = folder.anchors / f"step_{state.step:08d}.json"
     write_whole(str(path), (json.dumps(anchor.to_json()) + "\n").encode())
+    folder.put_up(path)
 
 
 def nearest_anchor(

@@ -20,7 +20,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from model.memory import Memory
 from pipeline.errors import DataError
-from trainer.run_folder import Attempt
+from trainer.run_folder import Attempt, RunFolder
 
 NAME = re.compile(r"step_(\d+)-a(\d+)")
 MANIFEST_VERSION = 1
@@ -74,13 +74,17 @@ def step_of(path: Path) -> int:
     return int(found[1])
 
 
-def faults(path: Path, *, tensors: bool = True) -> list[str]:
+def faults(
+    path: Path, *, tensors: bool = True, sizes: Mapping[str, int] | None = None
+) -> list[str]:
     """What is wrong with the checkpoint in `path`: a sentence a fault, none when it is whole.
 
     Args:
         path: A checkpoint's folder.
         tensors: Read every byte of the tensors too, and not only see that their sizes hold.
+        sizes: Bytes of the files that lie elsewhere, where tensors are not to be read.
     """
+    sizes = sizes or {}
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         files = dict(manifest["files"])
@@ -101,13 +105,49 @@ def faults(path: Path, *, tensors: bool = True) -> list[str]:
         file = path / name
         if not isinstance(told, dict) or not {"size", "sha256"} <= told.keys():
             found.append(f"{path}/manifest.json says neither size nor sha256 of {name}")
-        elif not file.is_file():
+        elif not file.is_file() and name not in sizes:
             found.append(f"{file} is missing")
-        elif (size := file.stat().st_size) != told["size"]:
+        elif (size := _size(file, sizes)) != told["size"]:
             found.append(f"{file} has {size:,} bytes, its manifest says {told['size']:,}")
         elif (tensors or file.suffix == ".json") and _sha256(file) != told["sha256"]:
             found.append(f"{file} does not have the sha256 of its manifest")
     return found
+
+
+def faults_of(run: RunFolder, path: Path, *, tensors: bool = True) -> list[str]:
+    """The same of a checkpoint of `run`, wherever that lies."""
+    if tensors:
+        run.fetch(path)
+        found = faults(path)
+    else:
+        found = faults(path, tensors=False, sizes=run.sizes(path))
+    return [run.named(fault) for fault in found]
+
+
+def newest_of(
+    run: RunFolder, attempts: Sequence[Attempt], *, tensors: bool = True
+) -> tuple[Path | None, list[str]]:
+    """As `newest_whole`, of `run`; with `tensors` the files of what is found are here.
+
+    Raises:
+        CheckpointError: There are checkpoints, and none of them is whole.
+    """
+
+    def look(path: Path) -> list[str]:
+        wrong = faults_of(run, path, tensors=tensors)
+        if wrong:
+            run.let_go(path)
+        return wrong
+
+    try:
+        newest, passed = newest_whole(run.checkpoints, attempts, look=look)
+    except CheckpointError as error:
+        raise CheckpointError(run.named(str(error))) from error
+    return newest, [*passed, *run.unfinished()]
+
+
+def _size(file: Path, elsewhere: Mapping[str, int]) -> int:
+    return file.stat().st_size if file.is_file() else elsewhere[file.name]
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -135,21 +175,21 @@ def living(folder: Path, attempts: Sequence[Attempt]) -> list[Path]:
 
 
 def newest_whole(
-    folder: Path, attempts: Sequence[Attempt], *, tensors: bool = True
+    folder: Path, attempts: Sequence[Attempt], *, look: Callable[[Path], list[str]] = faults
 ) -> tuple[Path | None, list[str]]:
     """The newest living checkpoint whose manifest holds, and the faults of newer ones passed over.
 
     Args:
         folder: A run's checkpoints.
         attempts: All of the run, which tell the living from the dead.
-        tensors: As of `faults`.
+        look: Says what is wrong with one.
 
     Raises:
         CheckpointError: There are checkpoints, and none of them is whole.
     """
     passed: list[str] = []
     for path in reversed(living(folder, attempts)):
-        wrong = faults(path, tensors=tensors)
+        wrong = look(path)
         if not wrong:
             return path, passed
         passed += wrong

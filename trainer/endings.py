@@ -3,7 +3,7 @@
 from trainer.board import Entered, Verdict
 from trainer.checkpoint import checkpoints, step_of
 from trainer.plan import TrainPlan
-from trainer.run_folder import RunFolder
+from trainer.remote_run import open_run
 
 
 def gave_up(plan: TrainPlan, entered: Entered) -> Verdict:
@@ -32,5 +32,7 @@ def ended_without_workers(plan: TrainPlan, reason: str) -> Verdict:
 
 def _stopped(plan: TrainPlan, reason: str) -> Verdict:
     """Nobody saved the present step: the run stands where its newest checkpoint does."""
-    committed = checkpoints(RunFolder(plan.folder).checkpoints)
+    folder = open_run(plan.folder)
+    folder.refresh()
+    committed = checkpoints(folder.checkpoints)
     return Verdict(status="stopped", reason=reason, step=max(map(step_of, committed), default=0))

@@ -26,6 +26,7 @@ from trainer.evaluation import Scores, Wanted, scores_of, sum_rows
 from trainer.group import Group
 from trainer.ledger import Ledger
 from trainer.plan import TrainPlan
+from trainer.remote_run import open_run
 from trainer.run_folder import RunFolder
 from trainer.start import Training, together
 from trainer.sums import Sums
@@ -51,7 +52,7 @@ class Examiner:
         """Score `training` by `plan`; the counters are those of `ledger`, `tell` takes lines."""
         self._plan, self._group, self._store, self._training = plan, group, store, training
         self._ledger, self._consent, self._tell, self._clock = ledger, consent, tell, clock
-        self._reporter, self._folder = reporter, RunFolder(plan.folder)
+        self._reporter, self._folder = reporter, open_run(plan.folder)
         self._attempt = attempt
         self._began = clock() - training.counters.unscored_s
         here = together(group, lambda: [] if group.rank else self._folder.steps_by_minutes())
@@ -217,6 +218,7 @@ class Examiner:
         ]
         self._owned().drop_evaluation(training.step)
         _write_scores(path, scores)
+        self._folder.put_up(path)
         self._tell(evaluation_line(scores, training_memory=self._plan.model.memory))
 
 

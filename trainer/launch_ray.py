@@ -34,7 +34,7 @@ from trainer.errors import ConfigError
 from trainer.group import Group
 from trainer.loop import train
 from trainer.plan import TrainPlan
-from trainer.run_folder import RunFolder
+from trainer.remote_run import open_run
 from trainer.settings import DETERMINISTIC_CUBLAS
 from trainer.temp_folder import temp_folder
 
@@ -87,7 +87,7 @@ def _drains() -> str:
 def _keep_error(plan: TrainPlan, rank: int, text: str) -> str:
     """Where the traceback is, or why it is nowhere: a full disk must not hide what happened."""
     try:
-        return str(RunFolder(plan.folder).keep_error(rank, text, launch=plan.launch))
+        return open_run(plan.folder).keep_error(rank, text, launch=plan.launch)
     except (OSError, DataError) as error:
         return f"its traceback could not be kept: {error}"
 

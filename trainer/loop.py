@@ -35,7 +35,8 @@ from trainer.metric_lines import MetricLines
 from trainer.optimizer import learning_rate
 from trainer.plan import TrainPlan
 from trainer.profiler import StepProfiler
-from trainer.run_folder import Attempt, RunFolder
+from trainer.remote_run import open_run
+from trainer.run_folder import Attempt
 from trainer.saver import Saver
 from trainer.snapshot import take_snapshot
 from trainer.start import (
@@ -89,6 +90,8 @@ def train(
             group,
             lambda: restore(plan, group, store, attempt=attempt, checkpoint=checkpoint, mine=mine),
         )
+        if checkpoint is not None:
+            open_run(plan.folder).let_go(checkpoint)
         ranks: list[_Rank] = []  # this one, once it is built
         try:
             together(
@@ -134,7 +137,7 @@ class _Rank:
     ) -> None:
         self._plan, self._group, self._reporter = plan, group, reporter
         self._store, self._training, self._attempt, self._mine = store, training, attempt, mine
-        self._folder = RunFolder(plan.folder)
+        self._folder = open_run(plan.folder)
         goes_on = attempt.resumed_from and not training.resharded
         self._saved = training.step if goes_on else -1
         self._over = False
@@ -180,6 +183,7 @@ class _Rank:
             rank=group.rank,
             world_size=group.world_size,
             settings=plan.checkpoint,
+            patience_s=plan.cluster.hang_timeout_s,
             value_of=self._value_of,
             beat=reporter.beat,
             note=reporter.note,
@@ -248,9 +252,7 @@ class _Rank:
                 )
             )
             if self._profiler.step():
-                self._reporter.note(
-                    f"A trace of {plan.trainer.profile} steps is in {self._profiler.file}."
-                )
+                self._tell_trace()
             if anchor_is_due(training.step):
                 self._consent.guard(self._keep_anchor)
             self._save_if_due()
@@ -258,8 +260,21 @@ class _Rank:
     def close(self) -> None:
         """Leave no actor, no thread and no half-written file behind."""
         self._client.close()
-        self._profiler.close()
+        traced = self._profiler.close()
         self._saver.close()
+        if traced:
+            self._tell_trace()
+        if self._group.rank == 0:
+            self._folder.end_lines(self._attempt.number)
+
+    def _tell_trace(self) -> None:
+        where = self._folder.named(str(self._profiler.file))
+        try:
+            self._folder.put_up(self._profiler.file)
+        except OSError as error:  # a trace is not worth an attempt
+            self._reporter.note(f"The trace could not be kept ({error}).")
+        else:
+            self._reporter.note(f"A trace of steps is in {where}.")
 
     def _keep_anchor(self) -> None:
         """Rank 0: write down where the rows stand, for whoever looks at this step again."""

@@ -37,8 +37,9 @@ class MetricLines:
         except OSError as error:
             if waiting == 1:
                 self._reporter.note(
-                    f"{self._folder.metrics} cannot be written ({error}). Training goes on; its "
-                    "lines are kept and written later, at the next checkpoint at the latest."
+                    f"{self._folder.named(str(self._folder.metrics))} cannot be written ({error}). "
+                    "Training goes on; its lines are kept and written later, at the next "
+                    "checkpoint at the latest."
                 )
         self._reporter.line(line)
 

@@ -36,11 +36,12 @@ class StepProfiler:
             return True
         return False
 
-    def close(self) -> None:
-        """Write what was seen so far, if anything is still watched."""
+    def close(self) -> bool:
+        """Write what was seen so far, if anything is still watched; True if it was written."""
         if self._running is None:
-            return
+            return False
         running, self._running = self._running, None
         running.stop()
         self.file.parent.mkdir(exist_ok=True)
         running.export_chrome_trace(str(self.file))
+        return True

@@ -54,6 +54,12 @@ def superfluous(candidates: Sequence[Candidate], keep: CheckpointSettings) -> li
     ]
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a checkpoint's folder."""
+    (path / "manifest.json").unlink(missing_ok=True)  # first: from here on it is no checkpoint
+    shutil.rmtree(path)
+
+
 def drop_old(
     folder: Path,
     attempts: Sequence[Attempt],
@@ -61,6 +67,7 @@ def drop_old(
     keep: CheckpointSettings,
     value_of: Callable[[int], float | None],
     may_go_on: Callable[[], None] = lambda: None,
+    remove: Callable[[Path], None] = remove_folder,
 ) -> None:
     """Remove the superfluous of the living checkpoints in `folder`; dead ones stay.
 
@@ -70,6 +77,7 @@ def drop_old(
         keep: What to keep.
         value_of: What the evaluation at a step found, lower is better.
         may_go_on: Asked before each is removed; it raises to end it.
+        remove: Removes one.
     """
     candidates = [
         Candidate(
@@ -84,5 +92,4 @@ def drop_old(
         may_go_on()
         if (path / PINNED).exists():  # since it was looked at; `longrow pin` looks in its turn
             continue
-        (path / "manifest.json").unlink(missing_ok=True)  # first: from here on it is no checkpoint
-        shutil.rmtree(path)
+        remove(path)

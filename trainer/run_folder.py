@@ -14,6 +14,8 @@ profile/                     attempt-0001-rank-0.json: a trace, with trainer.pro
 errors/                      attempt-0001-rank-0.txt: what a worker died of
 samples/                     texts that the run wrote when it was done
 summary.json                 the closing table; written when a start ends, done or stopped
+
+Here the folder is one of a file system; remote_run.py has the same on an object store.
 """
 
 import json
@@ -34,6 +36,7 @@ _OF_A_STEP = re.compile(
     r"(?:memory_|context_)?step_(\d+)(?:_[LM]\d+)?(?:-[0-9a-f]{8})?\.(?:json|png)$"
 )
 HEARTBEAT, BY_MINUTES = "heartbeat", "by_minutes.json"
+CHECKPOINTS, DRIVER = "checkpoints", "driver.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +66,34 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.metrics = self.path / "metrics.jsonl"
-        self.checkpoints = self.path / "checkpoints"
+        self.checkpoints = self.path / CHECKPOINTS
         self.evaluations = self.path / "evaluations"
         self.profile = self.path / "profile"
         self.anchors = self.path / "anchors"
         self._attempts = self.path / "attempts"
+
+    @property
+    def place(self) -> str:
+        """The folder as a person, or another process, is to name it."""
+        return str(self.path)
+
+    def named(self, text: str) -> str:
+        """A sentence in which files are named as they are to be found."""
+        return text
+
+    def refresh(self, under: str = "") -> None:
+        """Take in what other processes have written; of the folder `under` alone, if given."""
+
+    def put_up(self, path: Path) -> None:
+        """Say that a file below `path` was written, wherever such things are kept."""
+
+    def is_new(self) -> bool:
+        """Whether nothing is there yet."""
+        return not self.path.exists()
+
+    def discard(self) -> None:
+        """Remove all of it."""
+        shutil.rmtree(self.path)
 
     def create(self) -> None:
         """Make the folder and what it always holds.
@@ -87,10 +113,20 @@ class RunFolder:
                 "run.folder to a folder that can, or make room there."
             ) from error
 
-    def beat(self) -> None:
-        """Leave a sign of life; a disk that refuses it must not end what lives."""
-        with suppress(OSError):
-            (self.path / HEARTBEAT).touch()
+    def beat(self, *, launch: str = "") -> None:
+        """Leave a sign of life; a disk that refuses it must not end what lives.
+
+        With `launch`, only while driver.json names that start of the run: a process that slept
+        while another took the run over, and wakes up when that has ended, is no life of it.
+        """
+        with suppress(OSError, DataError):
+            if not launch or self.is_driven_by(launch):
+                (self.path / HEARTBEAT).touch()
+
+    def is_driven_by(self, launch: str) -> bool:
+        """Whether driver.json says that this start of the run drives it."""
+        driver = self.read_json(DRIVER)
+        return driver is not None and driver.get("launch") == launch
 
     def last_beat(self) -> float | None:
         """When the last sign of life was left, in seconds since 1970; None if the run has ended."""
@@ -115,6 +151,22 @@ class RunFolder:
         if new:
             shutil.rmtree(new[-1])
 
+    def touch(self, name: str) -> None:
+        """Leave an empty file."""
+        (self.path / name).touch()
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file `name`."""
+        return (self.path / name).exists()
+
+    def existed_lately(self, name: str) -> bool:
+        """The same for one that asks all the time."""
+        return self.exists(name)
+
+    def remove(self, name: str) -> None:
+        """Remove a file; a missing one is fine."""
+        (self.path / name).unlink(missing_ok=True)
+
     def evaluation(self, step: int) -> Path:
         """The file of the scores that the run itself found at `step`."""
         return self.evaluations / f"step_{step:08d}.json"
@@ -131,7 +183,7 @@ class RunFolder:
     def read_json(self, name: str) -> dict[str, Any] | None:
         """The JSON object in file `name`, or None where there is no such file."""
         path = self.path / name
-        return _table(path, path.read_bytes()) if path.exists() else None
+        return read_table(path, path.read_bytes()) if path.exists() else None
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         """Write `value` to file `name`, whole or not at all."""
@@ -177,33 +229,52 @@ class RunFolder:
             if not path.name.startswith(f".seen-{launch}-"):
                 path.unlink(missing_ok=True)
 
-    def check_lease(self, number: int) -> None:
+    def check_lease(self, number: int, *, now: bool = False) -> None:
         """Refuse to write for an attempt that was overtaken by a later one.
+
+        Args:
+            number: Of the attempt that wants to write.
+            now: Look again, though it was looked a moment ago.
 
         Raises:
             OvertakenError: A later attempt owns the run.
         """
         # Numbers are taken in order: one look suffices, cheap enough for every step.
-        if (self._attempts / f"{number + 1:04d}.json").exists():
+        later = f"attempts/{number + 1:04d}.json"
+        if self.exists(later) if now else self.existed_lately(later):
             raise OvertakenError(
-                f"Attempt {number} of the run in {self.path} was overtaken by a later one, of "
+                f"Attempt {number} of the run in {self.place} was overtaken by a later one, of "
                 "another process: nothing more is written by this one. One run has one writer."
             )
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """The lines of metrics.jsonl; one that a crash cut short is left out."""
+        """The lines of metrics.jsonl that count; one that a crash cut short is left out.
+
+        What an attempt wrote past the step that a later one began at does not count: it was asleep
+        between its look at the lease and its line.
+        """
         if not self.metrics.exists():
             return
+        attempts: list[Attempt] | None = None
         with self.metrics.open("rb") as file:
             for line in file:
                 if line.endswith(b"\n"):
-                    told = _table(self.metrics, line)
+                    told = read_table(self.metrics, line)
                     if not {"kind", "step"} <= told.keys():
-                        raise _damaged(self.metrics, "a line has no kind or no step")
-                    yield told
+                        raise damaged(self.metrics, "a line has no kind or no step")
+                    attempts = self.attempts() if attempts is None else attempts
+                    if not overtaken(told, attempts):
+                        yield told
+
+    def counts(self, line: dict[str, Any]) -> bool:
+        """Whether a line still counts: no later attempt took its step again."""
+        number = line.get("attempt")
+        if number is None or not self.existed_lately(f"attempts/{number + 1:04d}.json"):
+            return True
+        return not overtaken(line, self.attempts())
 
     def add_line(self, line: dict[str, Any]) -> None:
-        """Write one more line, whole or not at all.
+        """Write one more line, whole or not at all; it has the attempt that it is of.
 
         Raises:
             OSError: The disk refused.
@@ -218,12 +289,15 @@ class RunFolder:
                 file.truncate(before)
                 raise
 
+    def end_lines(self, attempt: int) -> None:
+        """Say that no more lines come of this attempt."""
+
     def sync_lines(self) -> None:
         """See that the lines so far are on the disk, as the checkpoint after them will be."""
         with self.metrics.open("a", encoding="utf-8") as file:
             os.fsync(file.fileno())
 
-    def keep_error(self, rank: int, text: str, *, launch: str) -> Path:
+    def keep_error(self, rank: int, text: str, *, launch: str) -> str:
         """Keep the traceback of a worker that fails; returns where.
 
         It is of the last attempt of `launch`: a later one may be another driver's.
@@ -232,7 +306,8 @@ class RunFolder:
         path = self.path / "errors" / f"attempt-{max(mine, default=0):04d}-rank-{rank}.txt"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        return path
+        self.put_up(path)
+        return self.named(str(path))
 
     def cut(self, step: int) -> None:
         """Drop lines, evaluations and anchors past `step`: lost, they will come again.
@@ -241,10 +316,15 @@ class RunFolder:
         """
         kept = [json.dumps(line) + "\n" for line in self.lines() if line["step"] <= step]
         write_whole(str(self.metrics), "".join(kept).encode())
+        for path in self.past(step):
+            path.unlink()
+
+    def past(self, step: int) -> Iterator[Path]:
+        """The evaluations and anchors past `step`."""
         for path in (*self.evaluations.glob("*"), *self.anchors.glob("step_*.json")):
             named = _OF_A_STEP.match(path.name)
             if named and int(named[1]) > step:
-                path.unlink()
+                yield path
 
     def drop_evaluation(self, step: int) -> None:
         """Drop the line of the evaluation at `step`: it is made anew, with other settings."""
@@ -254,25 +334,56 @@ class RunFolder:
             text = "".join(json.dumps(line) + "\n" for line in kept)
             write_whole(str(self.metrics), text.encode())
 
+    def fetch(self, checkpoint: Path) -> None:
+        """Have the tensors of a checkpoint here, to read them."""
 
-def _table(path: Path, data: bytes) -> dict[str, Any]:
+    def let_go(self, checkpoint: Path) -> None:
+        """Say that they have been read."""
+
+    def sizes(self, checkpoint: Path) -> dict[str, int]:  # noqa: ARG002 - of a store it matters
+        """Bytes of the files of a checkpoint that are not here; names of the folder."""
+        return {}
+
+    def unfinished(self) -> list[str]:
+        """Sentences on checkpoints without a manifest, where nothing else tells them apart."""
+        return []
+
+    def drop_unfinished(self, attempt: int) -> None:
+        """Remove these, if earlier attempts than `attempt` left them."""
+
+
+def overtaken(line: dict[str, Any], attempts: Iterable[Attempt]) -> bool:
+    """Whether a later attempt than the line's took its step again; a line of none is never."""
+    number, step = line.get("attempt"), line["step"]
+    if number is None:
+        return False
+    return any(one.number > number and one.start_step < step for one in attempts)
+
+
+def read_table(path: Path, data: bytes) -> dict[str, Any]:
+    """The JSON object in `data`, which came from `path`.
+
+    Raises:
+        DataError: It holds none.
+    """
     try:
         told = json.loads(data)
     except ValueError as error:  # no UTF-8, or no JSON
-        raise _damaged(path, str(error)) from error
+        raise damaged(path, str(error)) from error
     if not isinstance(told, dict):
-        raise _damaged(path, "it holds no table")
+        raise damaged(path, "it holds no table")
     return told
 
 
 def _attempt(path: Path) -> Attempt:
     try:
-        return Attempt(**_table(path, path.read_bytes()))
+        return Attempt(**read_table(path, path.read_bytes()))
     except TypeError as error:
-        raise _damaged(path, str(error)) from error
+        raise damaged(path, str(error)) from error
 
 
-def _damaged(path: Path, what: str) -> DataError:
+def damaged(path: Path, what: str) -> DataError:
+    """An error on a file of a run."""
     return DataError(
         f"{path} is damaged: {what}. Put it back from a copy; or train under another run.name."
     )

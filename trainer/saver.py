@@ -4,6 +4,7 @@ What the disk refuses is tried again a few times, and told each time; after that
 the run, for a run that saves nothing must not go on for weeks.
 """
 
+import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -12,7 +13,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pipeline.errors import DataError
 from trainer.checkpoint import CheckpointError, checkpoint_name, living
 from trainer.errors import OvertakenError
-from trainer.retention import drop_old
+from trainer.remote_commit import commit_there, put_part
+from trainer.remote_run import RemoteRun
+from trainer.retention import drop_old, remove_folder
 from trainer.run_folder import RunFolder
 from trainer.settings import CheckpointSettings
 from trainer.snapshot import Snapshot, check_finite, check_room, commit, drop_part, write_part
@@ -28,7 +31,7 @@ class Saver:
         committed: Steps whose save has ended here, oldest first; the loop takes them from here.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a writer must know, each once
         self,
         run: RunFolder,
         *,
@@ -36,12 +39,14 @@ class Saver:
         rank: int,
         world_size: int,
         settings: CheckpointSettings,
+        patience_s: float = DEADLINE_S,
         value_of: Callable[[int], float | None],
         beat: Callable[[], None],
         note: Callable[[str], None],
     ) -> None:
         """Write into `run` as `attempt`.
 
+        Rank 0 waits `patience_s` for the files of the others, and never less than DEADLINE_S;
         `beat` is called while somebody waits for a save; `note` takes sentences for a person, from
         the thread that writes, so that they are told while the others wait for it.
         """
@@ -50,6 +55,7 @@ class Saver:
         self._rank = rank
         self._world_size = world_size
         self._settings = settings
+        self._deadline_s = max(patience_s, DEADLINE_S)
         self._value_of = value_of
         self._beat, self._note = beat, note
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
@@ -97,12 +103,15 @@ class Saver:
         self._save_stubbornly(snapshot)
         if self._rank == 0:
             try:
+                self._run.drop_unfinished(self._attempt)
+                run = self._run
                 drop_old(
-                    self._run.checkpoints,
-                    self._run.attempts(),
+                    run.checkpoints,
+                    run.attempts(),
                     keep=self._settings,
                     value_of=self._value_of,
-                    may_go_on=lambda: self._run.check_lease(self._attempt),
+                    may_go_on=lambda: run.check_lease(self._attempt),
+                    remove=run.remove_checkpoint if isinstance(run, RemoteRun) else remove_folder,
                 )
             except OvertakenError:
                 raise
@@ -132,7 +141,7 @@ class Saver:
         folder = self._run.checkpoints
         if (folder / name).exists():
             return  # an earlier try was refused when all was done
-        part = folder / f"{name}.part"
+        part, target = folder / f"{name}.part", folder / name
         drop_part(snapshot, part, rank=self._rank)  # half of an earlier try would take its room
         size_bytes = snapshot.size_bytes
         if self._rank == 0:  # the others write their memory at the same time
@@ -140,16 +149,16 @@ class Saver:
             size_bytes += missing * snapshot.memory_bytes
         check_room(folder, size_bytes=size_bytes)
         write_part(snapshot, part, rank=self._rank)
-        if self._rank == 0:
-            commit(
-                part,
-                folder / name,
-                world_size=self._world_size,
-                deadline_s=DEADLINE_S,
-                may_go_on=self._may_go_on,
-            )
+        ranks = {"world_size": self._world_size, "deadline_s": self._deadline_s}
+        if isinstance(self._run, RemoteRun):
+            put_part(self._run, part, target, rank=self._rank)
+            if self._rank == 0:
+                commit_there(self._run, part, target, **ranks, may_go_on=self._may_go_on)
+            shutil.rmtree(part)
+        elif self._rank == 0:
+            commit(part, target, **ranks, may_go_on=self._may_go_on)
 
-    def _may_go_on(self) -> None:
+    def _may_go_on(self, *, now: bool = False) -> None:
         if self._closed.is_set():
             raise CheckpointError("The save was given up: its attempt has ended.")
-        self._run.check_lease(self._attempt)
+        self._run.check_lease(self._attempt, now=now)

@@ -261,7 +261,8 @@ class ClusterSettings:
         gpus: A GPU for each worker; the default takes them if the cluster has enough.
         retries: Under `ray`: deaths of workers with no checkpoint between, before giving up.
         hang_timeout_s: Seconds without a step before `ray` ends the workers and starts them again;
-            under `local`, before a rank gives up on the others.
+            under `local`, before a rank gives up on the others. A save waits as long for the files
+            of a rank, and 300 s at least; then it is tried again.
         start_timeout_s: Under `local`: seconds that a rank waits for the others to come.
     """
 

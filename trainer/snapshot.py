@@ -21,7 +21,6 @@ from trainer.checkpoint import (
     MANIFEST_VERSION,
     OPTIMIZER,
     WEIGHTS,
-    CheckpointError,
     describe_file,
     save_tensors,
     sync,
@@ -172,27 +171,51 @@ def commit(
     `may_go_on` is asked while it waits and just before the name is given; it raises to end it.
 
     Raises:
-        CheckpointError: A rank's files did not come in time.
+        TimeoutError: A rank's files did not come in time.
+    """
+    await_ranks(folder, world_size=world_size, deadline_s=deadline_s, may_go_on=may_go_on)
+    write_manifest(folder, world_size=world_size)
+    may_go_on()
+    folder.rename(target)
+    sync(target.parent)
+
+
+def await_ranks(
+    folder: Path,
+    *,
+    world_size: int,
+    deadline_s: float,
+    may_go_on: Callable[[], None],
+    look: Callable[[], None] = lambda: None,
+) -> None:
+    """Wait for all ranks' files in `folder`; `look` brings what came from elsewhere.
+
+    Raises:
+        TimeoutError: A rank's files did not come in time.
     """
     listings = [folder / f"rank-{rank}.json" for rank in range(world_size)]
     end = time.monotonic() + deadline_s
     while missing := [path.name for path in listings if not path.exists()]:
         if time.monotonic() > end:
-            raise CheckpointError(
+            raise TimeoutError(  # of the disk's family: the save is tried again
                 f"{folder} lacks {', '.join(missing)} after {deadline_s:.0f} s. Either that rank "
-                "died, or the run folder is not shared by all workers: set run.folder to a folder "
-                "that every node sees."
+                "died, or its disk is slower than that: raise cluster.hang_timeout_s, which bounds "
+                "this wait too; or the run folder is not shared by all workers: set run.folder to "
+                "a folder that every node sees"
             )
         may_go_on()
         time.sleep(POLL_S)
+        look()
+
+
+def write_manifest(folder: Path, *, world_size: int) -> None:
+    """Write the manifest of what all ranks say in `folder`."""
+    listings = [folder / f"rank-{rank}.json" for rank in range(world_size)]
     files: dict[str, Any] = {}
     for path in listings:
         files |= json.loads(path.read_text(encoding="utf-8")) | {path.name: describe_file(path)}
     manifest = {"version": MANIFEST_VERSION, "world_size": world_size, "files": files}
     write_whole(str(folder / "manifest.json"), json.dumps(manifest, indent=1).encode())
-    may_go_on()
-    folder.rename(target)
-    sync(target.parent)
 
 
 def _on_host(tensor: Tensor) -> Tensor:

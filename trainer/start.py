@@ -35,7 +35,7 @@ from trainer.checkpoint import (
     load_memory,
     load_optimizer,
     load_weights,
-    newest_whole,
+    newest_of,
     read_state,
     step_of,
 )
@@ -46,7 +46,8 @@ from trainer.group import Group, Vote
 from trainer.load import initial_weights
 from trainer.optimizer import make_optimizer
 from trainer.plan import TrainPlan, check_identity
-from trainer.run_folder import Attempt, RunFolder
+from trainer.remote_run import open_run
+from trainer.run_folder import CHECKPOINTS, Attempt, RunFolder
 from trainer.step import Objective, Rows, StepPlan, backward
 
 T = TypeVar("T")
@@ -131,10 +132,10 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
     Raises:
         DoomedError: The run folder is not shared, or another process takes it at this moment.
     """
-    folder = RunFolder(plan.folder)
+    folder = open_run(plan.folder)
     launch = group.from_rank_0(plan.launch)  # under torchrun every rank is a driver of its own
-    probe = folder.path / f".seen-{launch}-{group.rank}"
-    together(group, lambda: _write_probe(probe))
+    probe = f".seen-{launch}-{group.rank}"
+    together(group, lambda: _write_probe(folder, probe))
 
     number = 0  # rank 0: once it is taken
 
@@ -142,8 +143,9 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
         if group.rank != 0:
             return None, []
         _check_shared(folder, launch, group.world_size)
+        folder.refresh()
         others = [attempt for attempt in folder.attempts() if attempt.number != number]
-        return _newest_of_now(folder.checkpoints, others)
+        return _newest_of_now(folder, others)
 
     def take(picked: Future[tuple[Path | None, list[str]]]) -> str:
         """Rank 0: the attempt; empty if the run before it has removed what was picked."""
@@ -151,7 +153,7 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
         if group.rank != 0:
             return ""
         checkpoint, passed = picked.result()
-        if _is_gone(checkpoint):
+        if _is_gone(folder, checkpoint):
             return ""
         for fault in passed:
             reporter.note(f"A checkpoint was passed over and left in place: {fault}.")
@@ -170,7 +172,7 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
         else:
             _begin(folder, attempt)
             number = attempt.number
-        if _is_gone(checkpoint):
+        if _is_gone(folder, checkpoint):
             return ""
         folder.sweep(launch=launch)
         drop_unfinished(folder.checkpoints, attempt=attempt.number)
@@ -181,10 +183,21 @@ def begin_attempt(plan: TrainPlan, group: Group, reporter: Reporter) -> tuple[At
     while not told:
         picked = while_voting(group, reporter, pick)
         told = group.from_rank_0(together(group, partial(take, picked)))
-    probe.unlink(missing_ok=True)
+    folder.remove(probe)
     attempt = Attempt(**json.loads(told))
-    resumed = folder.checkpoints / attempt.resumed_from if attempt.resumed_from else None
-    return attempt, resumed
+    return attempt, _fetched(folder, attempt.resumed_from, group, reporter)
+
+
+def _fetched(folder: RunFolder, name: str, group: Group, reporter: Reporter) -> Path | None:
+    """The checkpoint `name`, whose files are here then; None if there is no name."""
+    if not name:
+        return None
+    checkpoint = folder.checkpoints / name
+    brought = while_voting(  # rank 0 has it, and has read every byte
+        group, reporter, lambda: folder.fetch(checkpoint) if group.rank else None
+    )
+    together(group, brought.result)
+    return checkpoint
 
 
 def while_voting(group: Group, reporter: Reporter, act: Callable[[], T]) -> Future[T]:
@@ -200,22 +213,29 @@ def while_voting(group: Group, reporter: Reporter, act: Callable[[], T]) -> Futu
     return running
 
 
-def _newest_of_now(folder: Path, attempts: Sequence[Attempt]) -> tuple[Path | None, list[str]]:
-    """`newest_whole`; again if a run that still lives has removed and written some meanwhile."""
+def _newest_of_now(folder: RunFolder, attempts: Sequence[Attempt]) -> tuple[Path | None, list[str]]:
+    """`newest_of`; again if a run that still lives has removed and written some meanwhile."""
     while True:
-        there = living(folder, attempts)
+        there = _living(folder, attempts)
         try:
-            checkpoint, passed = newest_whole(folder, attempts)
+            checkpoint, passed = newest_of(folder, attempts)
         except CheckpointError:
-            if living(folder, attempts) == there:
+            if _living(folder, attempts) == there:
                 raise
             continue
-        if not passed or living(folder, attempts) == there:
+        if not passed or _living(folder, attempts) == there:
             return checkpoint, passed
 
 
-def _is_gone(checkpoint: Path | None) -> bool:
-    return checkpoint is not None and not (checkpoint / "manifest.json").exists()
+def _living(folder: RunFolder, attempts: Sequence[Attempt]) -> list[Path]:
+    folder.refresh(CHECKPOINTS)
+    return living(folder.checkpoints, attempts)
+
+
+def _is_gone(folder: RunFolder, checkpoint: Path | None) -> bool:
+    if checkpoint is None:
+        return False
+    return not folder.exists(f"{CHECKPOINTS}/{checkpoint.name}/manifest.json")
 
 
 def _begin(folder: RunFolder, attempt: Attempt) -> None:
@@ -243,23 +263,21 @@ def _threads(plan: TrainPlan, group: Group, checkpoint: Path | None) -> int:
     return max(1, len(os.sched_getaffinity(0)) // here)
 
 
-def _write_probe(probe: Path) -> None:
+def _write_probe(folder: RunFolder, probe: str) -> None:
     try:
-        probe.write_bytes(b"")
+        folder.touch(probe)
     except OSError as error:
         raise ConfigError(
-            f"A worker cannot write to the run folder {probe.parent}: {error.strerror}. Set "
-            "run.folder to a folder that all nodes share and may write to."
+            f"A worker cannot write to the run folder {folder.place}: {error.strerror or error}. "
+            "Set run.folder to a folder that all nodes share and may write to."
         ) from error
 
 
 def _check_shared(folder: RunFolder, launch: str, world_size: int) -> None:
-    unseen = [
-        rank for rank in range(world_size) if not (folder.path / f".seen-{launch}-{rank}").exists()
-    ]
+    unseen = [rank for rank in range(world_size) if not folder.exists(f".seen-{launch}-{rank}")]
     if unseen:
         raise ConfigError(
-            f"The run folder {folder.path} is not shared: rank 0 does not see what ranks {unseen} "
+            f"The run folder {folder.place} is not shared: rank 0 does not see what ranks {unseen} "
             "wrote there. Set run.folder to a folder that all nodes share."
         )
 

@@ -10,17 +10,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from trainer.run_folder import RunFolder
+from trainer.run_folder import DRIVER, RunFolder
 from trainer.temp_folder import is_dead, owner_of
 
-DRIVER, STOP = "driver.json", "stop.json"
+STOP = "stop.json"
 
 
 @contextmanager
 def driving(folder: RunFolder, *, launch: str) -> Iterator[None]:
     """Say for the `with` block that this process, start `launch` of the run, drives and lives."""
     told = {"launch": launch, "host": socket.gethostname(), "process": owner_of(os.getpid())}
-    (folder.path / STOP).unlink(missing_ok=True)  # meant for an earlier start
+    folder.remove(STOP)  # meant for an earlier start
     folder.write_json(DRIVER, told)
     folder.beat()  # before MLflow has it as RUNNING, which `longrow runs reap` must not end
     try:
@@ -28,13 +28,13 @@ def driving(folder: RunFolder, *, launch: str) -> Iterator[None]:
     finally:
         if folder.read_json(DRIVER) == told:  # else a later start has taken the run over
             for name in (STOP, DRIVER):
-                (folder.path / name).unlink(missing_ok=True)
+                folder.remove(name)
             folder.rest()
 
 
 def asked_to_stop(folder: RunFolder) -> bool:
     """Driver: whether somebody has asked."""
-    return (folder.path / STOP).exists()
+    return folder.existed_lately(STOP)
 
 
 def ask_to_stop(folder: RunFolder) -> bool:

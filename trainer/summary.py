@@ -1,9 +1,9 @@
 """A run in a few numbers, from what lies in its folder."""
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainer.best import scores_in
 from trainer.checkpoint import checkpoints
 from trainer.evaluation import Scores
 from trainer.run_folder import RunFolder
@@ -49,11 +49,13 @@ class Summary:
 
 
 def read_scores(folder: RunFolder) -> list[Scores]:
-    """The scores of the newest evaluation, none if there was none."""
+    """The scores of the newest evaluation, none if there was none.
+
+    Raises:
+        DataError: Its file is damaged.
+    """
     files = sorted(folder.evaluations.glob("step_*.json"))
-    if not files:
-        return []
-    return [Scores.from_json(saved) for saved in json.loads(files[-1].read_text(encoding="utf-8"))]
+    return scores_in(files[-1]) if files else []
 
 
 def summarize(
@@ -86,6 +88,6 @@ def summarize(
         wall_seconds=round(wall_seconds, 1),
         world_size=last.world_size if last else 0,
         mlflow_run_id=mlflow_run_id,
-        checkpoint=str(newest[-1]) if newest else "",
+        checkpoint=folder.named(str(newest[-1])) if newest else "",
         resumed_from_step=last.start_step if last and last.resumed_from else None,
     )

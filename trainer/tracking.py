@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -106,18 +106,23 @@ class Tracker:
 
     def __init__(
         self,
-        client: MlflowClient,
+        connect: Callable[[], MlflowClient],
         run_id: str,
         tags: Mapping[str, str],
         *,
         held: "Held | None",
         warn: Callable[[str], None],
+        counts: Callable[[dict[str, Any]], bool] = lambda _line: True,
     ) -> None:
-        """Begin to send; `held` is what MLflow has already, None if that is still to be asked."""
+        """Begin to send; `held` is what MLflow has already, None if that is still to be asked.
+
+        `connect` is called when something is sent: a file that is locked cannot even be opened.
+        """
         self.run_id = run_id
-        self._client = client
+        self._connect = connect
         self._tags = tags
         self._warn = warn
+        self._counts = counts
         self._lines: deque[tuple[dict[str, Any], int]] = deque()  # with the time they came at
         self._acts: deque[Callable[[], object]] = deque()
         self._metrics: deque[list[Metric]] = deque()  # a line's belong together
@@ -131,9 +136,19 @@ class Tracker:
         self._thread = threading.Thread(target=self._send, name="mlflow", daemon=True)
         self._thread.start()
 
+    @cached_property
+    def _client(self) -> MlflowClient:
+        return self._connect()
+
     @classmethod
     def start(
-        cls, uri: str, run: TrackedRun, *, run_id: str, warn: Callable[[str], None]
+        cls,
+        uri: str,
+        run: TrackedRun,
+        *,
+        run_id: str,
+        warn: Callable[[str], None],
+        counts: Callable[[dict[str, Any]], bool] = lambda _line: True,
     ) -> "Tracker":
         """Go on with MLflow run `run_id`, or begin `run` where that is empty.
 
@@ -145,14 +160,17 @@ class Tracker:
             run: What MLflow is told about the run.
             run_id: The run to go on with.
             warn: Takes a sentence for a person.
+            counts: Whether a line is still of the run when it is sent, and was not overtaken.
 
         Raises:
             ConfigError: A new run cannot be begun there.
         """
+        connect = partial(_client, uri)
         try:
-            client = _client(uri)
-            if run_id and _in_time(lambda: _known(client, run_id), wait_s=ANSWER_S):
-                return cls(client, run_id, run.tags, held=None, warn=warn)  # the thread looks
+            if run_id and _in_time(lambda: _known(connect(), run_id), wait_s=ANSWER_S):
+                # What MLflow has, the thread looks.
+                return cls(connect, run_id, run.tags, held=None, warn=warn, counts=counts)
+            client = connect()
             run_id = _begin(client, run)
             held = _go_on(client, run_id, run.tags)
         except Exception as error:
@@ -162,12 +180,12 @@ class Tracker:
                     f"MLflow at {uri} cannot be used now: {first}. Training begins all the same; "
                     "what comes is kept and sent later."
                 )
-                return cls(_client(uri), run_id, run.tags, held=None, warn=warn)
+                return cls(connect, run_id, run.tags, held=None, warn=warn, counts=counts)
             raise ConfigError(  # a database that is locked or full says so in many ways
                 f"MLflow at {uri} cannot be used: {first}. Start its server, correct "
                 "tracking.uri, or leave it empty for a file beside the runs."
             ) from error
-        return cls(client, run_id, run.tags, held=held, warn=warn)
+        return cls(connect, run_id, run.tags, held=held, warn=warn, counts=counts)
 
     def line(self, line: dict[str, Any]) -> None:
         """Log a metric line; a step that MLflow holds already is left out."""
@@ -293,7 +311,9 @@ class Tracker:
             self._tell(error)
             return False
         while self._lines:
-            self._take(*self._lines.popleft())
+            line, now = self._lines.popleft()
+            if self._counts(line):
+                self._take(line, now)
         if not self._send_metrics():
             return False
         while self._acts and not self._overtaken:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,11 @@ def test_a_dry_run_says_what_the_run_takes_and_writes_nothing(
     before = sorted(tmp_path.rglob("*"))
     assert code_of("train", path, "--dry-run", "--json") == 0
     assert sorted(tmp_path.rglob("*")) == before
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    out = capsys.readouterr().out.splitlines()
+    told = json.loads(out[-1])
+    assert out[0].split()[0] == "training"
+    steps = tomllib.loads(Path(path).read_text())["trainer"]["steps"]
+    assert told["training_seconds"] == pytest.approx(steps * told["step_seconds"])
     assert code_of("train", path) == 0
     newest = checkpoints(tmp_path / "real" / "checkpoints")[-1]
     tensors = sum(file.stat().st_size for file in newest.glob("*.safetensors"))

@@ -1,6 +1,7 @@
 """A server of MLflow that is away, refuses, hangs or comes back costs the record nothing."""
 
 import os
+import shutil
 import socket
 import sqlite3
 import threading
@@ -209,3 +210,32 @@ def test_a_locked_database_is_waited_for(tmp_path: Path) -> None:
     assert AWAY.search(warnings[0])  # so that it is no defect of what was sent
     found = client.get_run(tracker.run_id)
     assert len(client.search_logged_models([found.info.experiment_id])) == 1
+
+
+@pytest.mark.usefixtures("server")
+def test_a_run_goes_on_though_a_sleeping_process_holds_the_database(tmp_path: Path) -> None:
+    first, warnings = tmp_path / "first.db", list[str]()
+    run = TrackedRun(
+        experiment="asleep", artifacts=tmp_path.as_uri(), name="run", params={}, tags={}
+    )
+    begun = Tracker.start(f"sqlite:///{first}", run, run_id="", warn=warnings.append)
+    begun.close("stopped")
+    again = tmp_path / "again.db"  # as another process sees it: MLflow has not opened it yet
+    shutil.copy(first, again)
+    lock = sqlite3.connect(again, isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    tracker = Tracker.start(
+        f"sqlite:///{again}",
+        run,
+        run_id=begun.run_id,
+        warn=warnings.append,
+        counts=lambda line: line["step"] != 2,  # another attempt took it again
+    )
+    assert "Training begins all the same" in warnings[0]
+    for number in range(1, 4):
+        tracker.line(step(number))
+    lock.execute("ROLLBACK")
+    lock.close()
+    tracker.close("done")
+    history = MlflowClient(f"sqlite:///{again}").get_metric_history(begun.run_id, "train/loss")
+    assert sorted(one.step for one in history) == [1, 3]

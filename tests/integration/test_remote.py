@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -222,26 +221,6 @@ def test_what_a_server_never_had_is_said_at_once(home: Path, flaky: str) -> None
     with pytest.raises(DataError, match="nowhere"):
         build(home, [f"{flaky}/in/nowhere.jsonl"], str(home / "other"))
     assert Flaky.asked <= 6  # nothing was tried again
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An empty bucket on an S3 server of this machine; its address."""
-    import fsspec
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    fsspec.filesystem("s3").clear_instance_cache()
-    name = f"s3://{uuid.uuid4().hex}"  # all servers of this process hold the same buckets
-    fsspec.filesystem("s3").mkdir(name)
-    yield name
-    server.stop()
 
 
 @pytest.mark.filterwarnings("ignore")  # of boto and moto, which are not ours

@@ -17,17 +17,17 @@ import sys, time
 import jobs.train, trainer.saver, trainer.start
 from jobs.entry import run
 
-real_part, real_whole = trainer.saver.write_part, trainer.start.newest_whole
+real_part, real_newest = trainer.saver.write_part, trainer.start.newest_of
 
 def write_part(snapshot, folder, *, rank):
     time.sleep(7 if rank == 0 else 0)
     real_part(snapshot, folder, rank=rank)
 
-def newest_whole(*args, **options):
+def newest_of(*args, **options):
     time.sleep(7)
-    return real_whole(*args, **options)
+    return real_newest(*args, **options)
 
-trainer.saver.write_part, trainer.start.newest_whole = write_part, newest_whole
+trainer.saver.write_part, trainer.start.newest_of = write_part, newest_of
 run(jobs.train.command)
 """
 REST = """

@@ -1,14 +1,19 @@
 """When a store is built beside its training, and what a failure of that build means."""
 
+import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from jobs.beside import Beside
 from jobs.config import RunConfig, read_config
+from jobs.drive import drive
 from jobs.entry import Exit
 from jobs.prepare import _why_first, build_and_drive
 from pipeline.errors import DataError
+from pipeline.store import Store
+from tests.tiny_runs import TOML
 from trainer.errors import ConfigError
 
 
@@ -46,3 +51,18 @@ def test_a_failed_build_ends_with_the_code_of_its_error(
     build._error = error
     assert build.failure()
     assert build.exit_code() is code
+
+
+def test_a_run_that_its_build_stops_ends_with_the_code_of_the_build(
+    tiny_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = Beside(config(tmp_path), ["corpus"], "tokenizer")
+    whole = Store.open(str(tiny_store))
+    monkeypatch.setattr(build, "store", SimpleNamespace(whole=whole), raising=False)
+    build._error = OSError(28, "No space left on device")
+    text = TOML.format(folder=tmp_path, store=tiny_store)
+    sets = ("cluster.launcher=local", "tracking.uri=off", "trainer.steps=1000000")
+    read = read_config(base=tomllib.loads(text), sets=sets, environment={})
+    driven = drive(read, resume="auto", build=build)
+    assert driven.code is Exit.FAILED
+    assert "The build of the store failed. " in driven.message

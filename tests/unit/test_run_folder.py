@@ -8,6 +8,8 @@ import pytest
 from pipeline.errors import DataError
 from trainer.errors import ConfigError
 from trainer.run_folder import Attempt, RunFolder
+from trainer.stop_request import driving
+from trainer.summary import read_scores
 
 
 def attempt(number: int, *, launch: str = "a", start_step: int = 0) -> Attempt:
@@ -95,3 +97,38 @@ def test_a_damaged_small_file_is_a_sentence_that_names_it(folder: RunFolder, dat
     folder.metrics.write_bytes(data + b"\n")
     with pytest.raises(DataError, match=r"metrics\.jsonl is damaged"):
         list(folder.lines())
+
+
+def test_a_line_that_a_sleeper_wrote_after_it_was_overtaken_does_not_count(
+    folder: RunFolder,
+) -> None:
+    folder.begin(attempt(1))
+    early, late = ({"kind": "step", "step": step, "attempt": 1} for step in (3, 4))
+    assert folder.counts(late)
+    folder.begin(attempt(2, start_step=3))
+    for line in (early, {"kind": "step", "step": 4, "attempt": 2}, late):
+        folder.add_line(line)
+    assert [line["attempt"] for line in folder.lines()] == [1, 2]
+    assert folder.counts(early)
+    assert not folder.counts(late)
+
+
+def test_a_sleeper_leaves_no_sign_of_life_in_a_run_that_has_another_driver(
+    folder: RunFolder,
+) -> None:
+    with driving(folder, launch="old"):
+        folder.rest()
+        folder.beat(launch="old")
+        assert folder.last_beat() is not None
+        with driving(folder, launch="new"):
+            folder.rest()
+            folder.beat(launch="old")
+            assert folder.last_beat() is None
+    folder.beat(launch="old")
+    assert folder.last_beat() is None
+
+
+def test_damaged_scores_are_a_sentence_that_names_the_file(folder: RunFolder) -> None:
+    folder.evaluation(3).write_text("[{")
+    with pytest.raises(DataError, match=r"step_00000003\.json is damaged"):
+        read_scores(folder)
