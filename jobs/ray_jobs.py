@@ -7,15 +7,16 @@ cluster that goes away later is a ClusterGoneError.
 import asyncio
 import logging
 import os
+import platform
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import metadata, requires, version
 from typing import Any
 
-import ray
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from ray.exceptions import RayError
 from ray.job_submission import JobDetails, JobSubmissionClient
 
 from jobs.address import ADDRESSES
@@ -102,7 +103,11 @@ def fits(seen: Seen) -> str:
     (ours,) = (one for one in map(Requirement, requires(DISTRIBUTION) or []) if one.name == "ray")
     wanted = {
         "Ray": (seen.version, version("ray"), ours.specifier),
-        "Python": (seen.python, _python(), SpecifierSet(metadata(DISTRIBUTION)["Requires-Python"])),
+        "Python": (
+            seen.python,
+            platform.python_version(),
+            SpecifierSet(metadata(DISTRIBUTION)["Requires-Python"]),
+        ),
     }
     for name, (there, _, range_) in wanted.items():
         if not range_.contains(there, prereleases=True):
@@ -115,24 +120,24 @@ def fits(seen: Seen) -> str:
     return f"The cluster runs {' and '.join(others)}." if differs else ""
 
 
-def _python() -> str:
-    import platform
-
-    return platform.python_version()
-
-
 class RayJobs:
     """What can be asked of the cluster at an address; `open_jobs` makes one."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        os.environ[ADDRESSES[0]] = address  # what stands there goes before what Ray is given
         logging.getLogger("ray.dashboard.modules.dashboard_sdk").setLevel(logging.WARNING)
         token = token_of(os.environ)
-        with self._told():
-            self._client = JobSubmissionClient(
-                address, headers={"Authorization": f"Bearer {token}"} if token else None
-            )
+        before = os.environ.get(ADDRESSES[0])
+        os.environ[ADDRESSES[0]] = address  # what stands there goes before what Ray is given
+        try:
+            with self._told():
+                self._client = JobSubmissionClient(
+                    address, headers={"Authorization": f"Bearer {token}"} if token else None
+                )
+        finally:
+            os.environ.pop(ADDRESSES[0])
+            if before is not None:
+                os.environ[ADDRESSES[0]] = before
 
     def all(self) -> list[RayJob]:
         """Every job that came by the dashboard, the newest first."""
@@ -211,7 +216,7 @@ class RayJobs:
         kinds = (requests.RequestException, aiohttp.ClientError, RuntimeError, ConnectionError)
         try:
             yield
-        except (*kinds, ray.exceptions.RayError, ValueError) as error:
+        except (*kinds, RayError, ValueError, TypeError) as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise ClusterGoneError(
                 f"The cluster at {self.address} does not do what it was asked ({first[:200]}). If "

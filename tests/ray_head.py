@@ -99,7 +99,7 @@ class Head:
         """End it with all that it started, and remove its files."""
         self._head.kill()  # a SIGTERM has it wait half a minute for processes that do not hear it
         self._head.wait(timeout=60)
-        while left := self._processes():
+        while left := self.processes():
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -107,15 +107,15 @@ class Head:
         self._log.close()
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def _processes(self) -> list[int]:
-        """Those that were started with our token in their environment."""
-        found: list[int] = []
+    def processes(self) -> dict[int, str]:
+        """Those that were started with our token in their environment, with their command lines."""
+        found: dict[int, str] = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended, or is not ours
-                alive = (entry / "cmdline").read_bytes()
-                if alive and self.token.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-        return [pid for pid in found if pid != os.getpid()]
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if command and self.token.encode() in (entry / "environ").read_bytes():
+                    found[int(entry.name)] = command
+        return found
 
 
 def _python_without_us(folder: Path) -> Path:

@@ -147,6 +147,7 @@ def test_the_commands_of_the_page_do_what_it_says(
     folder = RunFolder(head.path / "runs" / "mine")
     monkeypatch.chdir(desk)
     heard: dict[str, dict[str, Any]] = {}
+    stopped = 0
     for line in told_commands():
         words = shlex.split(line.replace("/shared", str(head.path)))
         if words[0] != "longrow":
@@ -197,6 +198,7 @@ def test_a_job_that_was_stopped_and_one_that_was_killed_go_on_and_lose_not_one_b
     wait_for_steps(folder, attempt=2)
     refused = told.by("submit", config, code=Exit.BAD_USE)
     assert "one run has one writer" in refused["error"]
+    _see_where_it_runs(head, _driver(folder))
     os.kill(_driver(folder), signal.SIGKILL)
     wait_for(lambda: told.by("status", "lost")["status"] != "RUNNING")
     assert told.by("status", "lost")["status"] == "FAILED"
@@ -207,6 +209,20 @@ def test_a_job_that_was_stopped_and_one_that_was_killed_go_on_and_lose_not_one_b
     assert [attempt.start_step > 0 for attempt in folder.attempts()] == [False, True, True]
     assert steps_of(folder) == _undisturbed(head, config, steps)
     assert _recorded(folder) == ("FINISHED", list(range(1, steps + 1)))
+
+
+def _see_where_it_runs(head: Head, driver: int) -> None:
+    """The driver and both workers run what was sent, on the cluster, and know what we told them."""
+    workers = [pid for pid, name in head.processes().items() if "RayTrainWorker" in name]
+    assert len(workers) == 2
+    for pid in (driver, *workers):
+        assert "/working_dir_files/_ray_pkg_" in str(Path(f"/proc/{pid}/cwd").readlink())
+    assert b"RAY_JOB_STOP_WAIT_TIME_S=120" in _environment(driver)
+    assert all(b"CUBLAS_WORKSPACE_CONFIG=:4096:8" in _environment(pid) for pid in workers)
+
+
+def _environment(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
 def _driver(folder: RunFolder) -> int:
