@@ -55,7 +55,7 @@ def look(address: str, *, timeout_s: float) -> Seen:
         ConfigError: Nobody answers there, or not to us.
     """
     host, _, port = address.rpartition("://")[2].rstrip("/").rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or int(port) >= 2**16:
         raise ConfigError("write it as host:port or http://host:port")
     try:
         socket.create_connection((host, int(port)), timeout=timeout_s).close()
@@ -85,7 +85,7 @@ def _dashboard(address: str, timeout_s: float) -> Seen:
             ) from error
         if error.code in TURNED_AWAY:
             raise ConfigError(f"it answers {error.code}: our token is not its token") from error
-        raise ConfigError(f"it answers {error.code}") from error
+        raise ConfigError(f"it answers {error.code}, as no dashboard of Ray does") from error
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"what answers there is no dashboard of Ray ({error})") from error
 

@@ -93,7 +93,7 @@ def command(
         lambda: [doctor_machine.shared_memory()],
         lambda: doctor_services.ray_cluster(address, os.environ),
         lambda: doctor_services.mlflow_server(tracking, os.environ),
-        *(lambda url=url: doctor_storage.storage(url, need=need) for url in storage),
+        *(lambda url=url or ".": doctor_storage.storage(url, need=need) for url in storage),
         lambda: [doctor_storage.scratch(need=need)],
     ]
     findings = [show(finding) for check in checks for finding in check()]

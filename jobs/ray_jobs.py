@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import platform
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -26,6 +27,7 @@ from trainer.errors import ConfigError
 
 TIMEOUT_S = 10.0
 RUN, FOLDER, NUMBER = "longrow.run", "longrow.folder", "longrow.submission"
+NO_AGENT, STARTING_S = "No available agent", 60.0  # what a head says that has just come up
 ENDED = {"STOPPED", "SUCCEEDED", "FAILED"}
 
 
@@ -174,7 +176,7 @@ class RayJobs:
         environment: Mapping[str, str],
         metadata: Mapping[str, str],
     ) -> str:
-        """Start a job; returns its id.
+        """Start a job; returns its id. A cluster that is still coming up is waited for.
 
         Args:
             job: The id.
@@ -183,13 +185,20 @@ class RayJobs:
             environment: Variables for its processes; everybody who is let in can read them.
             metadata: For whoever looks at it; the same.
         """
+        end = time.monotonic() + STARTING_S
         with self._told():
-            return self._client.submit_job(
-                entrypoint=entrypoint,
-                submission_id=job,
-                runtime_env={"working_dir": package, "env_vars": dict(environment)},
-                metadata=dict(metadata),
-            )
+            while True:
+                try:
+                    return self._client.submit_job(
+                        entrypoint=entrypoint,
+                        submission_id=job,
+                        runtime_env={"working_dir": package, "env_vars": dict(environment)},
+                        metadata=dict(metadata),
+                    )
+                except RuntimeError as error:
+                    if NO_AGENT not in str(error) or time.monotonic() > end:
+                        raise
+                time.sleep(1.0)
 
     def logs(self, job: str) -> str:
         """All that the job said so far."""
