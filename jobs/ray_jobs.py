@@ -127,7 +127,8 @@ class RayJobs:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        logging.getLogger("ray.dashboard.modules.dashboard_sdk").setLevel(logging.WARNING)
+        for name in ("dashboard_sdk", "job.sdk"):  # they tell of packages and of sockets
+            logging.getLogger(f"ray.dashboard.modules.{name}").setLevel(logging.WARNING)
         token = token_of(os.environ)
         before = os.environ.get(ADDRESSES[0])
         os.environ[ADDRESSES[0]] = address  # what stands there goes before what Ray is given

@@ -5,7 +5,6 @@ Its Python has what the project needs and not the project: what a job runs there
 
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from jobs.cluster_look import look
 from tests.chaos import free_port
 from trainer.errors import ConfigError
+from trainer.temp_folder import remove_folder
 
 START = ["ray", "start", "--head", "--num-cpus", "2", "--dashboard-host", "127.0.0.1"]
 
@@ -105,7 +105,7 @@ class Head:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.1)
         self._log.close()
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_folder(str(self.path))
 
     def processes(self) -> dict[int, str]:
         """Those that were started with our token in their environment, with their command lines."""
