@@ -1,10 +1,11 @@
 """The Ray that a command works on: its own, gone afterwards, or a cluster that was there before."""
 
+import json
 import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import ray
@@ -13,6 +14,7 @@ from ray._raylet import (
     Config,  # pyright: ignore[reportAttributeAccessIssue]
 )
 
+from jobs.shared_paths import JOB
 from trainer.errors import ConfigError
 from trainer.settings import ClusterSettings
 from trainer.signals import undisturbed
@@ -32,13 +34,21 @@ def ray_for_training(settings: ClusterSettings) -> Iterator[str]:
 
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # A cluster's processes have the environment of their nodes, and need to be told of ours.
+    told = {name: os.environ[name] for name in ENVIRONMENT}
     slots = max(cores(), settings.workers)  # more workers than cores are slow, not wrong
-    with local_ray(num_cpus=slots, address=settings.address):
+    address = settings.address or address_of_job(os.environ)
+    with local_ray(num_cpus=slots, address=address, environment=told):
         yield (
-            f"Ray: joined the cluster at {settings.address}."
-            if settings.address
+            f"Ray: joined the cluster at {address}."
+            if address
             else f"Ray: started on this machine for this command, {slots} CPU slots."
         )
+
+
+def address_of_job(environment: Mapping[str, str]) -> str:
+    """The cluster whose job this process drives; empty if it is no Ray job's driver."""
+    return environment.get("RAY_ADDRESS", "") if environment.get(JOB) else ""
 
 
 def cores() -> int:
@@ -48,9 +58,15 @@ def cores() -> int:
 
 @contextmanager
 def local_ray(
-    *, num_cpus: int | None = None, address: str = "", dashboard: bool = False
+    *,
+    num_cpus: int | None = None,
+    address: str = "",
+    dashboard: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[int]:
     """Start a Ray for the `with` block and end it after, or join the one at `address`.
+
+    In the driver of a Ray job, no address means the cluster that the job runs on.
 
     Our own never attaches to another Ray of this machine, asks each client for a random token
     (its ports listen on every interface), reports nothing to anybody, keeps its files in a short
@@ -61,6 +77,7 @@ def local_ray(
         num_cpus: Cores that our own Ray may hand out; all if None.
         address: A cluster to join; empty starts our own.
         dashboard: Start the dashboard of our own Ray, on loopback.
+        environment: Variables for the processes of a cluster that is joined; our own Ray has ours.
 
     Yields:
         Cores of the whole cluster.
@@ -69,8 +86,8 @@ def local_ray(
         ConfigError: No cluster answers at `address`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address:
-        with _joined(address):
+    if address := address or address_of_job(os.environ):
+        with _joined(address, environment or {}):
             yield _cores()
         return
     before = {name: os.environ.pop(name, None) for name in OWN_ENVIRONMENT}
@@ -96,10 +113,18 @@ def local_ray(
 
 
 @contextmanager
-def _joined(address: str) -> Iterator[None]:
+def _joined(address: str, environment: Mapping[str, str]) -> Iterator[None]:
     _knock(address)
+    # What the job itself sets holds, and Ray refuses to have it said twice.
+    job = json.loads(os.environ.get(JOB) or "{}").get("runtime_env") or {}
+    told = {k: v for k, v in environment.items() if k not in (job.get("env_vars") or {})}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(
+            address=address,
+            runtime_env={"env_vars": told} if told else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise _nobody(address, error) from error
     try:

@@ -1,11 +1,14 @@
 """A look at a Ray cluster from outside: who answers, what it has. Nothing is started or joined."""
 
+import http.client
 import json
 import os
 import socket
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -20,12 +23,14 @@ class Seen:
 
     Attributes:
         version: Of Ray; empty where it was not said.
+        python: Version of its Python; empty where it was not said.
         nodes: Alive; 0 where only the dashboard was asked.
         resources: Of all nodes together.
         open_to_all: Whether it answered us without a token too; None where that was not tried.
     """
 
     version: str = ""
+    python: str = ""
     nodes: int = 0
     resources: dict[str, float]
     open_to_all: bool | None = None
@@ -33,7 +38,8 @@ class Seen:
     def in_words(self) -> str:
         """For a person."""
         if not self.nodes:
-            return f"the dashboard of Ray {self.version}"
+            python = f" on Python {self.python}" if self.python else ""
+            return f"the dashboard of Ray {self.version}{python}"
         cpus, gpus = (self.resources.get(name, 0) for name in ("CPU", "GPU"))
         return f"{self.nodes} nodes, {cpus:.0f} CPUs, {gpus:.0f} GPUs"
 
@@ -49,7 +55,7 @@ def look(address: str, *, timeout_s: float) -> Seen:
         ConfigError: Nobody answers there, or not to us.
     """
     host, _, port = address.rpartition("://")[2].rstrip("/").rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or int(port) >= 2**16:
         raise ConfigError("write it as host:port or http://host:port")
     try:
         socket.create_connection((host, int(port)), timeout=timeout_s).close()
@@ -61,20 +67,47 @@ def look(address: str, *, timeout_s: float) -> Seen:
 
 
 def _dashboard(address: str, timeout_s: float) -> Seen:
-    token = os.environ.get("RAY_AUTH_TOKEN", "")
+    token = token_of(os.environ)
     try:
-        told = _get(f"{address}/api/version", token, timeout_s)
+        version = json.loads(_get(f"{address}/api/version", token, timeout_s))["ray_version"]
+        more = json.loads(_get(f"{address}/api/v0/cluster_metadata", token, timeout_s))["data"]
         return Seen(
-            version=json.loads(told)["ray_version"],
+            version=version,
+            python=more["pythonVersion"],
             resources={},
             open_to_all=_is_open(f"{address}/api/jobs/", timeout_s),
         )
     except urllib.error.HTTPError as error:
+        if error.code in TURNED_AWAY and not token:
+            raise ConfigError(
+                f"it answers {error.code}: it asks for a token, and there is none here. Set "
+                "RAY_AUTH_TOKEN to the cluster's, or RAY_AUTH_TOKEN_PATH to a file that holds it"
+            ) from error
         if error.code in TURNED_AWAY:
             raise ConfigError(f"it answers {error.code}: our token is not its token") from error
-        raise ConfigError(f"it answers {error.code}") from error
-    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"it answers {error.code}, as no dashboard of Ray does") from error
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"what answers there is no dashboard of Ray ({error})") from error
+
+
+def token_of(environment: Mapping[str, str]) -> str:
+    """The token for a cluster, looked for where Ray looks, in its order; empty if there is none.
+
+    Raises:
+        ConfigError: RAY_AUTH_TOKEN_PATH names a file that cannot be read.
+    """
+    if token := environment.get("RAY_AUTH_TOKEN", "").strip():
+        return token
+    named = environment.get("RAY_AUTH_TOKEN_PATH", "")
+    path = Path(named) if named else Path.home() / ".ray" / "auth_token"
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        if not named:
+            return ""
+        raise ConfigError(
+            f"RAY_AUTH_TOKEN_PATH names {named}, which cannot be read ({error.strerror})"
+        ) from error
 
 
 def _is_open(url: str, timeout_s: float) -> bool:

@@ -12,6 +12,7 @@ from typing import Literal
 
 import click
 
+from jobs.address import ADDRESSES
 from jobs.entry import Exit, Job, Outcome, run
 
 State = Literal["ok", "note", "wrong"]
@@ -50,7 +51,11 @@ class Finding:
     help="Free space that each local place must have.",
 )
 @click.option(
-    "--address", envvar="RAY_ADDRESS", default="", help="A Ray cluster; else that of RAY_ADDRESS."
+    "--address",
+    envvar=ADDRESSES,
+    default="",
+    help="A Ray cluster, or its dashboard (http://HOST:8265), which `longrow submit` takes; else "
+    "that of RAY_API_SERVER_ADDRESS or RAY_ADDRESS.",
 )
 @click.option(
     "--tracking",
@@ -88,7 +93,7 @@ def command(
         lambda: [doctor_machine.shared_memory()],
         lambda: doctor_services.ray_cluster(address, os.environ),
         lambda: doctor_services.mlflow_server(tracking, os.environ),
-        *(lambda url=url: doctor_storage.storage(url, need=need) for url in storage),
+        *(lambda url=url or ".": doctor_storage.storage(url, need=need) for url in storage),
         lambda: [doctor_storage.scratch(need=need)],
     ]
     findings = [show(finding) for check in checks for finding in check()]

@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+import platform
 import time
 import urllib.error
 import urllib.request
@@ -19,7 +20,8 @@ from trainer.settings import check_no_credentials
 TIMEOUT_S = 10.0
 RAY_DO = (
     "See that `ray start --head` runs there, the port is open, and RAY_AUTH_MODE and "
-    "RAY_AUTH_TOKEN are the cluster's; or unset RAY_ADDRESS for a Ray of our own."
+    "RAY_AUTH_TOKEN are the cluster's; or unset RAY_API_SERVER_ADDRESS and RAY_ADDRESS for a Ray "
+    "of our own."
 )
 EXPERIMENTS = "/api/2.0/mlflow/experiments/search?max_results=1"
 
@@ -27,7 +29,7 @@ EXPERIMENTS = "/api/2.0/mlflow/experiments/search?max_results=1"
 def ray_cluster(address: str, environment: Mapping[str, str]) -> list[Finding]:
     """Whether the cluster answers, and whether it asks who is there."""
     if not address:
-        found = "no RAY_ADDRESS: a run starts a Ray of its own, with a token"
+        found = "no RAY_API_SERVER_ADDRESS or RAY_ADDRESS: a run starts a Ray of its own"
         return [Finding(name="ray", state="ok", found=found)]
     from jobs.cluster_look import look
 
@@ -43,6 +45,15 @@ def ray_cluster(address: str, environment: Mapping[str, str]) -> list[Finding]:
             found=f"{address} runs Ray {seen.version}, here is {version('ray')}",
             do="Install the cluster's version here, or ours there: Ray wants them equal.",
         )
+    if seen.python and minor(seen.python) != minor(platform.python_version()):
+        findings.append(
+            Finding(
+                name="ray python",
+                state="note",
+                found=f"{address} runs Python {seen.python}, here is {platform.python_version()}",
+                do="`longrow submit` does not mind; who joins the cluster from here needs its own.",
+            )
+        )
     asks = environment.get("RAY_AUTH_MODE") == "token"
     if asks if seen.open_to_all is None else not seen.open_to_all:
         return [*findings, Finding(name="ray token", state="ok", found="asked for, and taken")]
@@ -55,6 +66,11 @@ def ray_cluster(address: str, environment: Mapping[str, str]) -> list[Finding]:
             do="Start it with RAY_AUTH_MODE=token and a random RAY_AUTH_TOKEN, set here too.",
         ),
     ]
+
+
+def minor(python: str) -> list[str]:
+    """Of 3.11.7, what must be equal for two Pythons to understand each other."""
+    return python.split(".")[:2]
 
 
 def mlflow_server(uri: str, environment: Mapping[str, str]) -> list[Finding]:

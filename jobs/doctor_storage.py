@@ -68,7 +68,7 @@ def _remote(url: str) -> Finding:
     system, path = filesystem(url)
     bucket = path.partition("/")[0]
     if bucket and not system.exists(bucket):  # else writing there would make one
-        raise DataError(f"there is no {bucket}")
+        raise DataError(f"there is no {bucket}, or it is not shown to who we are")
     _round(join(url, f".longrow-doctor-{uuid.uuid4().hex[:12]}"))
     return Finding(
         name="storage", state="ok", found=f"{url}: written, replaced, listed, read, removed"
@@ -142,6 +142,8 @@ def _space(name: str, place: Path, need: int) -> Finding:
 def _refused(url: str, error: Exception) -> Finding:
     if isinstance(error, OSError) and error.strerror:
         found = f"{url}: {error.strerror}"
+    elif isinstance(error, DataError):  # a sentence of ours
+        found = f"{url}: {error}"
     else:
         found = (
             f"{url}: {type(error).__name__}: {(str(error).splitlines() or ['no word'])[0][:200]}"

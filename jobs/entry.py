@@ -113,7 +113,7 @@ def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:
         if isinstance(error, SystemExit):
             raise
         code, message = explain(error)
-        if code is Exit.FAILED and "--debug" not in words and not _no_room(error):
+        if code is Exit.FAILED and "--debug" not in words and not _is_told(error):
             message += " " + _keep_traceback(error)
         if "--debug" in words:
             traceback.print_exception(error)
@@ -156,6 +156,8 @@ def explain(error: BaseException) -> tuple[Exit, str]:
             f"{error.filename or 'The disk'}: {error.strerror}. Make room and run the command "
             "again: what was done stays, and a rerun goes on from there."
         )
+    if _is_one_of(error, GONE):
+        return Exit.FAILED, str(error)
     return Exit.FAILED, f"{type(error).__name__}: {error}"
 
 
@@ -164,6 +166,12 @@ _CANNOT_BE = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
     errno.ENAMETOOLONG, errno.ELOOP,
 )  # fmt: skip
+GONE = ("jobs.ray_jobs", "ClusterGoneError")
+
+
+def _is_told(error: BaseException) -> bool:
+    """Whether a sentence says it all, and a traceback would add nothing."""
+    return _no_room(error) or _is_one_of(error, GONE)
 
 
 def _no_room(error: BaseException) -> bool:

@@ -2,11 +2,13 @@
 
 import click
 
+from jobs.address import address_option
 from jobs.entry import Exit, Job, Outcome, run
 
 
 @click.command("stop", cls=Job)
-@click.argument("run_name", metavar="RUN")
+@click.argument("run_name", metavar="RUN|JOB")
+@address_option
 @click.option(
     "--wait-s",
     type=click.FloatRange(min=0),
@@ -14,14 +16,25 @@ from jobs.entry import Exit, Job, Outcome, run
     show_default=True,
     help="Seconds to wait for its end.",
 )
-def command(run_name: str, wait_s: float) -> Outcome:
+def command(run_name: str, *, address: str, wait_s: float) -> Outcome:
     """Have a run save its current step and end, from another shell or machine.
 
     RUN is a run's folder, or its name under runs/. Whoever sees the folder can stop the run, be it
     a Ray job or not. The run ends as by SIGTERM: with a checkpoint and code 143. A command that
     still builds the store before it trains does not listen yet: it ends by a signal.
+
+    With --address, or where the cluster's address is in the environment and no folder here has that
+    name, JOB is what `longrow submit` sent: a job's id, or a run's name.
     """
-    from jobs.find import find_run
+    from click.core import ParameterSource
+
+    from jobs.find import find_run, is_run
+
+    typed = click.get_current_context().get_parameter_source("address")
+    if typed is ParameterSource.COMMANDLINE or (address and not is_run(run_name)):
+        from jobs.stop_job import stop_job
+
+        return stop_job(run_name, address=address, wait_s=wait_s)
     from trainer.checkpoint import checkpoints, step_of
     from trainer.stop_request import ask_to_stop, await_end
 

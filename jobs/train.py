@@ -52,6 +52,7 @@ def command(
     from jobs.config import read_config
     from jobs.drive import drive, say
     from jobs.report import finish
+    from jobs.shared_paths import check_outlives_the_job
 
     if corpus and not build:
         raise click.UsageError("A corpus after CONFIG is for --build: add it, or set data.inputs.")
@@ -63,6 +64,7 @@ def command(
     if init is not None:
         sets = (*sets, f"run.init={json.dumps(init)}")
     read = read_config(config, sets=sets, environment=os.environ)
+    check_outlives_the_job(read, os.environ)
     read = settle_init(read, say=say)
     if dry_run:
         from jobs.dry_run import dry_run as try_out

@@ -1,12 +1,10 @@
 """The doctor finds what was planted, says what to do, and leaves nothing behind."""
 
 import json
+import platform
 import socket
-import threading
 import tomllib
 from collections.abc import Iterator
-from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from jobs.doctor_machine import no_gpu, packages, python, shared_memory
 from jobs.doctor_services import mlflow_server, ray_cluster
 from jobs.doctor_storage import clock_finding, storage
 from jobs.entry import Exit
+from tests.answering import answering
 from tests.command import code_of
 
 ROOT = Path(__file__).parents[2]
@@ -31,26 +30,8 @@ def states(findings: list[Finding]) -> list[str]:
 @pytest.fixture
 def server() -> Iterator[tuple[str, dict[str, Any]]]:
     """A web server that answers as the test says: `code`, `body`, `date`; it keeps the headers."""
-    says: dict[str, Any] = {"code": 200, "body": '{"experiments": []}', "date": None}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            says["asked"] = dict(self.headers)
-            welcome = says.get("wants") in (None, self.headers["Authorization"])
-            self.send_response_only(says["code"] if welcome else 401)
-            self.send_header("Date", formatdate(says["date"], usegmt=True))
-            self.end_headers()
-            self.wfile.write(says["body"].encode())
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{http.server_address[1]}", says
-        http.shutdown()
-        thread.join()
+    with answering() as (uri, says):
+        yield uri, says
 
 
 def test_where_nothing_is_wrong_it_says_so_and_leaves_nothing(
@@ -245,7 +226,8 @@ def test_a_ray_dashboard_is_asked_with_the_token(
 ) -> None:
     uri, says = server
     monkeypatch.setenv("RAY_AUTH_TOKEN", "abc")
-    says["body"] = json.dumps({"ray_version": doctor_services.version("ray")})
+    told = {"ray_version": doctor_services.version("ray")}
+    says["body"] = json.dumps(told | {"data": {"pythonVersion": platform.python_version()}})
     assert states(ray_cluster(uri, {"RAY_AUTH_MODE": "token"})) == ["ok", "note"]  # it asks nobody
     assert says["asked"].get("Authorization") is None  # the last question came without
     says["wants"] = "Bearer abc"
@@ -254,5 +236,10 @@ def test_a_ray_dashboard_is_asked_with_the_token(
     (found,) = ray_cluster(uri, {})
     assert "our token is not its token" in found.found
     assert "abc" not in str(found)
-    says |= {"wants": None, "body": '{"ray_version": "2.0.0"}'}
+    says |= {"wants": None, "body": says["body"].replace(told["ray_version"], "2.0.0")}
     assert states(ray_cluster(uri, {})) == ["wrong", "note"]
+    assert "2.0.0" in ray_cluster(uri, {})[0].found
+    says["body"] = json.dumps(told | {"data": {"pythonVersion": "3.99.1"}})
+    (_, found, _) = ray_cluster(uri, {})
+    assert found.state == "note"
+    assert "3.99.1" in found.found

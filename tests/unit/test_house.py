@@ -22,6 +22,7 @@ OWNERS = {
         "trainer/scorer_actor.py",
         "jobs/cluster.py",
         "jobs/cluster_look.py",
+        "jobs/ray_jobs.py",
     },
     "pyarrow": {"pipeline/store.py", "pipeline/part.py", "pipeline/columns.py"},
     "sentencepiece": {"pipeline/tokenizer.py"},

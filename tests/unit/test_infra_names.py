@@ -199,20 +199,21 @@ def test_a_planted_mistake_in_a_container_is_seen(
 
 
 def commands_told() -> list[str]:
-    """The command lines in the heads of the files and in infra/README.md."""
+    """The command lines in the heads of the files, in infra/README.md and in docs/cluster.md."""
     lines = [one["spec"]["entrypoint"] for _, one in objects() if one["kind"] == "RayJob"]
-    for path in [*INFRA.rglob("*.yaml"), INFRA / "README.md", INFRA / "Dockerfile"]:
+    pages = [INFRA / "README.md", ROOT / "docs" / "cluster.md"]
+    for path in [*INFRA.rglob("*.yaml"), *pages, INFRA / "Dockerfile"]:
         text = re.sub(r"\\\n#?\s*", " ", path.read_text(encoding="utf-8"))
         spans = re.findall(r"`([^`\n]+)`|^#   (.+)$", text, re.MULTILINE)
         told_here = [quoted or indented for quoted, indented in spans]
-        lines += [line.partition(" exec ray-head ")[2] or line for line in told_here]
+        lines += [(line.partition(" exec ray-head ")[2] or line).strip() for line in told_here]
     # With a path or an option in it; `ray up` alone is a name.
     return [line for line in lines if re.match("(longrow|ray|mlflow|python) .*[/-]", line)]
 
 
 def test_each_command_line_that_is_told_would_be_understood() -> None:
     lines = commands_told()
-    assert len(lines) >= 9
+    assert len(lines) >= 12
     wrong = {line: told(shlex.split(line)) for line in lines}
     assert {line: why for line, why in wrong.items() if why} == {}
 
