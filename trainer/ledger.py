@@ -75,7 +75,7 @@ class Ledger:
         self._write = write
         self._note = note
         self._usage = usage
-        self._pending: tuple[Entry, Tensor] | None = None
+        self._pending: tuple[Entry, Tensor, float] | None = None
         self._ended = time.perf_counter()
 
     def add(self, entry: Entry) -> None:
@@ -85,16 +85,22 @@ class Ledger:
         )
         numbers = self._group.sum_(mine)
         self.flush()
-        self._pending = (entry, numbers)
+        now = time.perf_counter()
+        seconds, self._ended = now - self._ended, now
+        self._pending = (entry, numbers, seconds)
 
     def flush(self) -> None:
         """Read and write the step that was taken in last, if that was not done yet."""
         if self._pending is None:
             return
-        (entry, numbers), self._pending = self._pending, None
+        (entry, numbers, seconds), self._pending = self._pending, None
+        asked = time.perf_counter()
         loss, usable, starts = numbers.tolist()
         applied = bool(entry.result.applied)
         norm_mean, norm_count = entry.result.seen.tolist()
+        waited = time.perf_counter() - asked  # for a device that is still at this step
+        seconds += waited
+        self._ended += waited
         self.counters = replace(
             self.counters,
             skipped=self.counters.skipped + (not applied),
@@ -103,8 +109,6 @@ class Ledger:
             norm_mean=norm_mean,
             norm_count=int(norm_count),
         )
-        now = time.perf_counter()
-        seconds, self._ended = now - self._ended, now
         if not applied:
             self.last_skipped = entry.step
             self._tell_skip(entry)
