@@ -66,7 +66,7 @@ def describe(
         f"A token sees up to {sees:,} tokens back.{begins}"
     )
     trains = (
-        f"Trains {config.trainer.steps:,} steps of {rows.rows} rows of {rows.segment} tokens "
+        f"Begun for {config.trainer.steps:,} steps of {rows.rows} rows of {rows.segment} tokens "
         f"({config.trainer.steps * rows.rows * rows.segment:,} tokens), {_workers(config)}."
     )
     reads = [

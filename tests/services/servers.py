@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 WAIT_S = 120.0
 QUIET = {
@@ -46,8 +47,6 @@ def mlflow_server(
 @contextmanager
 def s3_server(folder: Path, *, bucket: str) -> Iterator[dict[str, str]]:
     """An S3 server in memory (moto) with a bucket; gives the environment that leads to it."""
-    import boto3
-
     port = free_port()
     command = [sys.executable, "-m", "moto.server", "--host=127.0.0.1", f"--port={port}"]
     environment = {
@@ -59,15 +58,21 @@ def s3_server(folder: Path, *, bucket: str) -> Iterator[dict[str, str]]:
     }
     with _process(command, folder / "s3.log", {}) as server:
         _await_answer(environment["AWS_ENDPOINT_URL"], server, folder / "s3.log")
-        client = boto3.client(
-            "s3",
-            endpoint_url=environment["AWS_ENDPOINT_URL"],
-            aws_access_key_id="here",
-            aws_secret_access_key="here",
-            region_name="us-east-1",
-        )
-        client.create_bucket(Bucket=bucket)
+        s3_client(environment).create_bucket(Bucket=bucket)
         yield environment
+
+
+def s3_client(environment: Mapping[str, str]) -> Any:
+    """Speaks to the server of `s3_server`."""
+    import boto3
+
+    return boto3.client(
+        "s3",
+        endpoint_url=environment["AWS_ENDPOINT_URL"],
+        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+        region_name=environment["AWS_DEFAULT_REGION"],
+    )
 
 
 @contextmanager
@@ -85,7 +90,18 @@ def postgres() -> Iterator[str]:
     port, data = free_port(), root / "data"
     try:
         subprocess.run(
-            [tools / "initdb", "-D", data, "-U", "mlflow", "-A", "trust", "-E", "UTF8", "--no-sync"],
+            [
+                tools / "initdb",
+                "-D",
+                data,
+                "-U",
+                "mlflow",
+                "-A",
+                "trust",
+                "-E",
+                "UTF8",
+                "--no-sync",
+            ],
             check=True,
             capture_output=True,
             cwd=root,
@@ -99,8 +115,8 @@ def postgres() -> Iterator[str]:
             until = time.monotonic() + WAIT_S
             while subprocess.run(ready, check=False, capture_output=True).returncode:
                 assert server.poll() is None and time.monotonic() < until, (
-                    (root / "log").read_text()
-                )
+                    root / "log"
+                ).read_text()
                 time.sleep(0.2)
             yield f"postgresql+psycopg2://mlflow@127.0.0.1:{port}/postgres"
     finally:

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import boto3
 import pytest
 
 from tests.services.runs import check_the_record, train_with_a_restart
-from tests.services.servers import mlflow_server, postgres, s3_server
+from tests.services.servers import mlflow_server, postgres, s3_client, s3_server
 
 
 def test_a_training_with_a_restart_is_whole_in_postgresql_and_s3(
@@ -22,12 +21,6 @@ def test_a_training_with_a_restart_is_whole_in_postgresql_and_s3(
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)  # S3's keys are the server's alone
         run_id = train_with_a_restart(tmp_path, tiny_store, {"MLFLOW_TRACKING_URI": uri})
         check_the_record(uri, run_id)
-        s3 = boto3.client(
-            "s3",
-            endpoint_url=to_s3["AWS_ENDPOINT_URL"],
-            aws_access_key_id="here",
-            aws_secret_access_key="here",
-            region_name="us-east-1",
-        )
+        s3 = s3_client(to_s3)
         keys = [one["Key"] for one in s3.list_objects_v2(Bucket="longrow")["Contents"]]
         assert any(key.endswith(f"{run_id}/artifacts/pictures/loss.png") for key in keys)
