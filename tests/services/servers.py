@@ -114,9 +114,8 @@ def postgres() -> Iterator[str]:
             ready = [tools / "pg_isready", "-h", "127.0.0.1", "-p", str(port)]
             until = time.monotonic() + WAIT_S
             while subprocess.run(ready, check=False, capture_output=True).returncode:
-                assert server.poll() is None and time.monotonic() < until, (
-                    root / "log"
-                ).read_text()
+                assert server.poll() is None, (root / "log").read_text()
+                assert time.monotonic() < until, (root / "log").read_text()
                 time.sleep(0.2)
             yield f"postgresql+psycopg2://mlflow@127.0.0.1:{port}/postgres"
     finally:
