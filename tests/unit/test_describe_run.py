@@ -92,7 +92,7 @@ def test_both_splits_are_inputs_and_no_parameter_names_the_run(
     monkeypatch.setattr(Tracker, "start", lambda _uri, run, **_: begun.append(run) or Here())
     folder = RunFolder(tmp_path / "mine")
     folder.create()
-    track(config(), folder, Store.open(str(tiny_store)), changed={}, warn=begun.clear)
+    track(config(), folder, Store.open(str(tiny_store)), changed={}, warn=print)
     assert [(one.name, one.split) for one in given] == [
         ("store", "train"),
         ("store, held out", "validation"),

@@ -46,7 +46,7 @@ def test_each_step_has_its_own_seconds(
         Counters(),
         first_row=0,
         write=lines.append,
-        note=lines.clear,
+        note=print,
         usage=lambda seconds: {"seconds": seconds},
     )
     for step, seconds in enumerate(TOOK, 1):
