@@ -83,10 +83,11 @@ def postgres() -> Iterator[str]:
     """
     tools = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
     root = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))  # nobody must be able to enter it
-    user = pwd.getpwnam("nobody") if os.getuid() == 0 else pwd.getpwuid(os.getuid())
+    as_user: dict[str, Any] = {}
     if os.getuid() == 0:
+        user = pwd.getpwnam("nobody")
         os.chown(root, user.pw_uid, user.pw_gid)
-    as_user = {"user": user.pw_uid, "group": user.pw_gid} if os.getuid() == 0 else {}
+        as_user = {"user": user.pw_uid, "group": user.pw_gid}
     port, data = free_port(), root / "data"
     try:
         subprocess.run(
@@ -124,7 +125,7 @@ def postgres() -> Iterator[str]:
 
 @contextmanager
 def _process(
-    command: list[str], log: Path, environment: Mapping[str, str], **who: int
+    command: list[str], log: Path, environment: Mapping[str, str], **who: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as told:
         process = subprocess.Popen(
