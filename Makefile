@@ -17,13 +17,15 @@ BIN := $(VENV)/bin
 # A stamp says that VENV holds the project in this shape: a second `make demo` installs nothing.
 DEMO_STAMP := $(VENV)/.longrow-$(TORCH)
 TEST_STAMP := $(DEMO_STAMP)-dev
+SERVICES_STAMP := $(DEMO_STAMP)-services
 
-.PHONY: help demo test chaos lint check clean install install-dev
+.PHONY: help demo test test-services chaos lint check clean install install-dev
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo      install into $(VENV) and run the demo: a corpus, a store, a training run"
 	@echo "make test      install with the test tools and pass the tests"
+	@echo "make test-services   MLflow's server and pages in a browser, PostgreSQL, S3 (installs Debian's)"
 	@echo "make chaos     break runs for ROUNDS rounds (50) as SEED draws, and compare their losses"
 	@echo "make install   install only, without the test tools; make install-dev with them"
 	@echo "make lint      format check, lint, types"
@@ -35,6 +37,11 @@ demo: $(DEMO_STAMP)
 
 test: $(TEST_STAMP)
 	$(BIN)/python -m pytest $(ARGS)
+
+# Screenshots of the pages go to ci-output/screenshots.
+test-services: $(SERVICES_STAMP)
+	sh infra/install_services.sh
+	$(BIN)/python -m pytest tests/services $(ARGS)
 
 chaos: $(TEST_STAMP)
 	LONGROW_CHAOS_ROUNDS=$(ROUNDS) LONGROW_CHAOS_SEED=$(SEED) \
@@ -63,3 +70,7 @@ $(DEMO_STAMP): pyproject.toml $(CONSTRAINTS)
 $(TEST_STAMP): pyproject.toml $(CONSTRAINTS)
 	@PYTHON='$(PYTHON)' VENV='$(VENV)' CONSTRAINTS='$(CONSTRAINTS)' TORCH='$(TORCH)' sh infra/install.sh '.[dev]'
 	@touch $(DEMO_STAMP) $@
+
+$(SERVICES_STAMP): pyproject.toml $(CONSTRAINTS)
+	@PYTHON='$(PYTHON)' VENV='$(VENV)' CONSTRAINTS='$(CONSTRAINTS)' TORCH='$(TORCH)' sh infra/install.sh '.[dev,services]'
+	@touch $(DEMO_STAMP) $(TEST_STAMP) $@

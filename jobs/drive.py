@@ -149,6 +149,7 @@ def drive(
                 for line in folder.lines():
                     tracked.line(line)  # what a lost board could not pass on
                 keep_all(config, folder, store, tracked, summary, status=status)
+                tracked.ended(message_of(verdict, folder) or "done")
         except (KeyboardInterrupt, SystemExit, Terminated):
             status, at_once = "stopped", True
             raise

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ from trainer.run_folder import RunFolder
 from trainer.settings import check_no_credentials
 
 if TYPE_CHECKING:
-    from trainer.tracking import CorpusInput, Tracker
+    from jobs.describe_run import Corpus
+    from trainer.tracking import Tracker
 
 OFF = "off"
 AT_ONCE_S = 2.0  # that MLflow is given when a person does not want to wait
@@ -49,6 +51,11 @@ class Track:
         if self._tracker:
             self._tracker.table(f"samples/step_{step:08d}.json", rows)
 
+    def ended(self, how: str) -> None:
+        """Say in a sentence how the run ended, or that it is done."""
+        if self._tracker:
+            self._tracker.tag("longrow.ended", how)
+
     def close(self, status: str, *, at_once: bool = False) -> None:
         if self._tracker and at_once:
             self._tracker.close(status, wait_s=AT_ONCE_S)
@@ -80,8 +87,11 @@ def track(
     # Of several ranks that torchrun started the first one alone records.
     if uri == OFF or (config.cluster.launcher == "local" and os.environ.get("RANK", "0") != "0"):
         return Track(None)
-    from trainer.tracking import TrackedRun, Tracker
+    from jobs.describe_run import count_weights, describe, tags_of
+    from trainer.tracking import CorpusInput, TrackedRun, Tracker
 
+    corpora = _corpora(store)
+    weights = count_weights(replace(config.model, vocab_size=store.vocab_size))
     known = folder.read_json("mlflow.json") or {}
     run = TrackedRun(
         experiment=config.tracking.experiment,
@@ -89,8 +99,16 @@ def track(
         if uri.startswith("sqlite:")
         else None,
         name=config.run.name,
+        description=describe(
+            config,
+            folder.path,
+            corpora,
+            weights=weights,
+            building=isinstance(store, GrowingStore),
+        ),
         params=_flat(config.to_dict()),
-        tags={
+        tags=tags_of(config, corpora, weights=weights)
+        | {
             "longrow.run": config.run.name,
             "longrow.folder": folder.place,
             "longrow.store_fingerprint": store.fingerprint,
@@ -103,7 +121,17 @@ def track(
     tracker = Tracker.start(uri, run, run_id=run_id, warn=warn, counts=folder.counts)
     if tracker.run_id != run_id:
         folder.write_json("mlflow.json", {"run_id": tracker.run_id, "uri": uri})
-        tracker.datasets(_inputs(store))
+        tracker.datasets(
+            CorpusInput(
+                # MLflow takes an input of a name and a digest once: both splits have one digest.
+                name=f"{one.name}, held out" if one.split == "validation" else one.name,
+                digest=one.fingerprint,
+                source=one.url,
+                split=one.split,
+                profile={"documents": one.documents, "tokens": one.tokens},
+            )
+            for one in corpora
+        )
         tracker.text("config.toml", config.to_toml())
         tracker.bytes("tokenizer.model", store.tokenizer().model_bytes)
     for path in checkpoints(folder.checkpoints):  # what an earlier start could not send
@@ -148,19 +176,17 @@ def _beside(uri: str, folder: RunFolder) -> Path:
     return folder.path.parent
 
 
-def _inputs(store: Store | GrowingStore) -> "list[CorpusInput]":
-    from trainer.tracking import CorpusInput
+def _corpora(store: Store | GrowingStore) -> "list[Corpus]":
+    from jobs.describe_run import Corpus
 
     return [
-        CorpusInput(
+        Corpus(
             name=Path(one.url).name,
-            digest=one.fingerprint,
-            source=one.url,
+            url=one.url,
+            fingerprint=one.fingerprint,
             split=split,
-            profile={
-                "documents": len(one.doc_ids(split)),
-                "tokens": int(one.num_tokens(split).sum()),
-            },
+            documents=len(one.doc_ids(split)),
+            tokens=int(one.num_tokens(split).sum()),
         )
         for one in (store.stores if isinstance(store, Mixture) else (store,))
         for split in ("train", "validation")
@@ -168,8 +194,10 @@ def _inputs(store: Store | GrowingStore) -> "list[CorpusInput]":
 
 
 def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Settings by their key, without those that name the run: they differ between any two."""
     return {
         f"{section}.{key}": str(value)
         for section, table in tables.items()
         for key, value in table.items()
+        if (section, key) not in {("run", "name"), ("run", "folder")}
     }

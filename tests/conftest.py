@@ -35,6 +35,12 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(SCRATCH, ignore_errors=True)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """tests/services is of `make test-services` alone: it wants a browser and a PostgreSQL."""
+    asked = any("services" in word for word in config.invocation_params.args)
+    return True if collection_path == TESTS / "services" and not asked else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(item.path.relative_to(TESTS).parts[0])

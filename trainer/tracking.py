@@ -48,7 +48,10 @@ AWAY = re.compile(
 # A server that hangs is given up soon: what it misses is sent again.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 MODEL_TYPE = "longrow-checkpoint"
+KIND = "mlflow.experimentKind"  # which of MLflow's pages a person sees: those of training
+NOTE = "mlflow.note.content"
 PARAM_CHARS = 500
+TAG_CHARS = 4_000
 # How a verdict stands in MLflow. Of an overtaken run the status is another process's to set.
 STATUS = {
     "overtaken": "",
@@ -88,6 +91,7 @@ class TrackedRun:
         name: Of a new run.
         params: Logged once, when the run is new.
         tags: Set at every start.
+        description: Of a new run, in Markdown; what a person makes of it stays.
     """
 
     experiment: str
@@ -95,6 +99,7 @@ class TrackedRun:
     name: str
     params: dict[str, str]
     tags: dict[str, str]
+    description: str = ""
 
 
 class Tracker:
@@ -199,6 +204,10 @@ class Tracker:
     def text(self, name: str, text: str) -> None:
         """Log a text as an artifact."""
         self._acts.append(lambda: self._client.log_text(self.run_id, text, name))
+
+    def tag(self, key: str, value: str) -> None:
+        """Set a tag of the run; MLflow takes so many characters and no more."""
+        self._acts.append(lambda: self._client.set_tag(self.run_id, key, value[:TAG_CHARS]))
 
     def bytes(self, name: str, data: bytes) -> None:
         """Log bytes as an artifact."""
@@ -488,9 +497,11 @@ def _begin(client: MlflowClient, run: TrackedRun) -> str:
         if found
         else client.create_experiment(run.experiment, artifact_location=run.artifacts)
     )
+    if not found or KIND not in found.tags:
+        client.set_experiment_tag(experiment_id, KIND, "custom_model_development")
     run_id = client.create_run(experiment_id, run_name=run.name).info.run_id
     params = [Param(key, value[:PARAM_CHARS]) for key, value in run.params.items()]
-    client.log_batch(run_id, params=params)
+    client.log_batch(run_id, params=params, tags=[RunTag(NOTE, run.description)])
     return run_id
 
 

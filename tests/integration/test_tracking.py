@@ -29,6 +29,7 @@ def start(
         name="run",
         params=PARAMS,
         tags={"longrow.run": "run"},
+        description="What it *is*.",
     )
     warn: Callable[[str], None] = (warnings if warnings is not None else []).append
     return Tracker.start(uri, run, run_id=run_id, warn=warn)
@@ -130,6 +131,23 @@ def test_datasets_texts_tables_files_and_checkpoints_are_there(uri: str, tmp_pat
     assert model.name == "step_00000005-a0001"
     assert model.tags["longrow.uri"] == "/runs/x"
     assert model.params == {"step": "5"}
+
+
+def test_a_description_is_given_once_and_what_a_person_makes_of_it_stays(
+    uri: str, tmp_path: Path
+) -> None:
+    client = MlflowClient(uri)
+    first = start(uri, tmp_path)
+    first.tag("longrow.ended", "x" * 9_000)
+    first.close("stopped")
+    run = client.get_run(first.run_id)
+    assert run.data.tags["mlflow.note.content"] == "What it *is*."
+    assert run.data.tags["longrow.ended"] == "x" * 4_000
+    kind = client.get_experiment(run.info.experiment_id).tags["mlflow.experimentKind"]
+    assert kind == "custom_model_development"  # else its pages are those of chat agents
+    client.set_tag(first.run_id, "mlflow.note.content", "Mine.")
+    start(uri, tmp_path, run_id=first.run_id).close("done")
+    assert client.get_run(first.run_id).data.tags["mlflow.note.content"] == "Mine."
 
 
 def test_a_checkpoint_knows_what_its_evaluation_found_whichever_came_first(
