@@ -1,17 +1,14 @@
 """One layer: relative attention and a feed-forward net, normalised before or after."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import Drop, Queries, Sight
+from model.attention import Attention, Drop, Queries, Sight
 from model.config import ModelConfig
 from model.noise import Noise, drop
-
-Attention = Callable[[Queries, Tensor, Tensor, Tensor, Sight, Drop | None], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,7 +86,8 @@ class Layer(nn.Module):
         """Project (B, K, D) to two of (H, B, K, E)."""
         B, K, _ = entering.shape
         both = self.key_value(entering).view(B, K, 2, self.H, self.E).permute(2, 3, 0, 1, 4)
-        return both[0], both[1]
+        keys, values = both.unbind(0)
+        return keys, values
 
     def position_keys(self, vectors: Tensor) -> Tensor:
         """Project (K + 1, D) to (H, K + 1, E)."""
@@ -120,6 +118,4 @@ class Layer(nn.Module):
         """What loses attention weights; None where none is lost."""
         if noise is None or self.attention_dropout == 0:
             return None
-        return lambda weights: drop(
-            weights, self.attention_dropout, noise, self.first_site + WEIGHTS
-        )
+        return Drop(rate=self.attention_dropout, noise=noise, site=self.first_site + WEIGHTS)
