@@ -5,7 +5,6 @@ may see alone, and nothing that is computed a second time.
 """
 
 import multiprocessing
-import resource
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
@@ -26,7 +25,7 @@ from trainer.heap import keep_heap
 from trainer.optimizer import make_optimizer
 from trainer.settings import OptimizerSettings
 from trainer.step import Objective, Rows, StepPlan, take_step
-from trainer.usage import host_memory_bytes
+from trainer.usage import host_memory_bytes, most_host_memory_bytes
 
 # d 512, 8 heads, as the published enwik8 base model; two of its layers are enough to time.
 MODEL = ModelConfig(
@@ -220,7 +219,7 @@ def _step_bytes(config: ModelConfig, shape: Shape, backend: Backend, threads: in
     step = work(config, shape, precision="fp32", backend=backend).step
     step()
     step()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    return most_host_memory_bytes() - before
 
 
 def _loss_inputs(width: int, vocab_size: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -248,7 +247,7 @@ def _loss_bytes(kind: str, width: int, vocab_size: int, rows: int, threads: int)
     inputs = _loss_inputs(width, vocab_size, rows)
     before = host_memory_bytes()
     act(*inputs)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    return most_host_memory_bytes() - before
 
 
 def _loss(width: int, vocab_size: int, rows: int, repeats: int) -> dict[str, Any]:

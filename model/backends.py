@@ -6,6 +6,7 @@
 | dense | weights kept for the backward pass; on a CPU in tiles that stay in its cache |
 | chunked | in tiles, weights computed again in the backward pass: the least memory |
 | sdpa | torch's fused kernel where no gradient is wanted and no weight is lost, else dense |
+| triton | a kernel for GPUs, not run on one so far; half precision, no weight lost, else dense |
 """
 
 from dataclasses import dataclass
@@ -42,6 +43,19 @@ def chunked_attention(
 ) -> Tensor:
     """Attend and keep no weights: they are computed again; as `plain_attention`."""
     return tiled_attention(q, k, v, r, seen, drop, keep=False)
+
+
+def triton_attention(
+    q: Queries, k: Tensor, v: Tensor, r: Tensor, seen: Sight, drop: Drop | None = None
+) -> Tensor:
+    """Attend with the fused kernels, where they are for such inputs; as `plain_attention`."""
+    from model.attention_triton import fits, fused_attention  # Triton may not be there
+
+    device = k.device.type
+    product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else k.dtype
+    if drop is not None or not fits(product, k.shape[3]):
+        return dense_attention(q, k, v, r, seen, drop)
+    return fused_attention(q, k, v, r, seen)
 
 
 def attention_of(backend: Backend, *, device: torch.device, grad: bool) -> Attention:
@@ -149,4 +163,5 @@ _FUNCTIONS: dict[Backend, Attention] = {
     "dense": dense_attention,
     "sdpa": sdpa_attention,
     "chunked": chunked_attention,
+    "triton": triton_attention,
 }

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Literal
 
 Backend = Literal[
-    "auto", "plain", "dense", "sdpa", "chunked"
+    "auto", "plain", "dense", "sdpa", "chunked", "triton"
 ]  # model/backends.py says what each is
 
 

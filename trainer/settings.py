@@ -66,7 +66,8 @@ class TrainerSettings:
         precision: Arithmetic of matrix products; softmax, loss and weights stay float32.
         attention: How attention is computed; all give the same numbers but for rounding. auto takes
             what is fastest on the device; chunked needs the least memory; plain is the slow
-            definition. One that fails where a run starts is replaced, and the run says so.
+            definition; triton is a kernel for GPUs that was not run on one so far. One that fails
+            where a run starts is replaced, and the run says so.
         accumulation: Pieces, by rows, in which a rank computes one step; each has its own memory.
         threads: Torch threads of a worker; 0 shares the machine's cores among the workers.
         deterministic: Torch's deterministic algorithms: on a GPU, bit-exact resumes for some speed.

@@ -45,6 +45,8 @@ def test_fast_attention_loses_the_same_weights_as_the_plain(
     noise = Noise(seed=1, step=data.draw(st.integers(0, 9)), rows=torch.arange(B))
     found = []
     for backend in BACKENDS:
+        if backend == "triton":  # loses no weights: test_attention_triton.py
+            continue
         model.chosen = backend
         found.append(model(stream.tokens, stream.offset, random_memory(model, B, 3), noise)[0])
     model.chosen = "auto"
