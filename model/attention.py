@@ -1,15 +1,17 @@
-"""Relative attention: one plain definition, and faster forms that must equal it.
+"""Relative attention: what a query may see, how weights are lost, and the plain definition.
 
 Query i of a segment stands M + i - j tokens after key j. Everything here speaks of that distance:
-what a query may see is a largest distance (`Sight`), and position keys `r` come by distance.
+what a query may see is a largest distance (`Sight`), and position keys `r` come by distance. The
+faster forms (attention_whole.py, attention_tiled.py, attention_triton.py) must equal the plain one.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from model.noise import Noise, drop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,7 +29,35 @@ class Sight:
 
 
 Queries = tuple[Tensor, Tensor]  # plus u, plus v; both divided by sqrt(E): (H, B, L, E)
-Drop = Callable[[Tensor], Tensor]  # of attention weights (B, H, L, K)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Drop:
+    """How attention weights are lost.
+
+    Attributes:
+        rate: Part that is lost.
+        noise: Decides which.
+        site: Number of the place in the model.
+    """
+
+    rate: float
+    noise: Noise
+    site: int
+
+    def whole(self, weights: Tensor) -> Tensor:
+        """Lose a part of (H, B, L, K)."""
+        return drop(weights.transpose(0, 1), self.rate, self.noise, self.site).transpose(0, 1)
+
+    def lost(self, row: int, shape: tuple[int, int, int]) -> Tensor:
+        """Say which weights (H, L, K) of one row are lost: the same decisions, bool."""
+        noise = Noise(
+            seed=self.noise.seed, step=self.noise.step, rows=self.noise.rows[row : row + 1]
+        )
+        return noise.dropped(self.site, (1, *shape), self.rate)[0]
+
+
+Attention = Callable[[Queries, Tensor, Tensor, Tensor, Sight, Drop | None], Tensor]
 
 
 def sight(offset: Tensor, usable: Tensor, *, memory: int, window: int = 0) -> Sight:
@@ -62,7 +92,7 @@ def plain_attention(
         v: (H, B, K, E), their values.
         r: (H, K + 1, E), position keys of distances K - 1, ..., 0, and a spare of any finite value.
         seen: What the queries may see.
-        drop: Loses attention weights, (B, H, L, K).
+        drop: Loses attention weights; None loses none.
 
     Returns:
         (H, B, L, E).
@@ -76,51 +106,8 @@ def plain_attention(
     scores = torch.einsum("hble,hbke->hblk", q[0], k)
     scores = scores + torch.einsum("hble,hlke->hblk", q[1], r_of_pair)
     visible = (distance >= 0) & (distance <= seen.far[:, :, None])  # (B, L, K)
-    weights = _softmax(scores.masked_fill(~visible, -torch.inf))
-    return _weigh(weights, v, drop)
-
-
-def dense_attention(
-    q: Queries, k: Tensor, v: Tensor, r: Tensor, seen: Sight, drop: Drop | None = None
-) -> Tensor:
-    """Attend with three matrix products; arguments and result as `plain_attention`."""
-    H, B, K, E = k.shape
-    L = q[0].shape[2]
-    scores = torch.baddbmm(
-        _position_scores(q[1], r, seen), q[0].reshape(H * B, L, E), k.reshape(H * B, K, E).mT
-    )
-    weights = _softmax(scores).view(H, B, L, K)
-    return _weigh(weights, v, drop)
-
-
-def sdpa_attention(
-    q: Queries, k: Tensor, v: Tensor, r: Tensor, seen: Sight, drop: Drop | None = None
-) -> Tensor:
-    """Attend with torch's fused kernel, where no gradient is wanted; as `plain_attention`."""
-    if drop is not None or torch.is_grad_enabled():
-        return dense_attention(q, k, v, r, seen, drop)
-    H, B, K, _ = k.shape
-    bias = _position_scores(q[1], r, seen).view(H, B, -1, K)
-    # A bias of another type than the queries is silently wrong in some of torch's kernels.
-    query, key, value = (x.to(bias.dtype) for x in (q[0], k, v))
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
-
-
-def _position_scores(q: Tensor, r: Tensor, seen: Sight) -> Tensor:
-    """Score every pair by distance alone; out of sight is minus infinity.
-
-    Args:
-        q: (H, B, L, E), queries plus v.
-        r: (H, K + 1, E), as `plain_attention`.
-        seen: What the queries may see.
-
-    Returns:
-        (H * B, L, K), a view with rows that are not contiguous.
-    """
-    H, B, L, E = q.shape
-    by_distance = torch.bmm(q.reshape(H, B * L, E), r.mT)  # (H, B * L, K + 1)
-    by_distance.masked_fill_(seen.hidden, -torch.inf)
-    return slide(by_distance.view(H * B, L, -1))
+    weights = softmax(scores.masked_fill(~visible, -torch.inf))
+    return weigh(weights, v, drop)
 
 
 def slide(by_distance: Tensor) -> Tensor:
@@ -141,13 +128,14 @@ def slide(by_distance: Tensor) -> Tensor:
     return by_distance.reshape(X, L * columns)[:, L - 1 : L - 1 + L * K].view(X, L, K)
 
 
-def _weigh(weights: Tensor, v: Tensor, drop: Drop | None) -> Tensor:
-    """Sum values by weights (H, B, L, K), some lost; noise is drawn for (B, H, L, K)."""
+def weigh(weights: Tensor, v: Tensor, drop: Drop | None) -> Tensor:
+    """Sum values by weights (H, B, L, K), some of them lost."""
     if drop is not None:
-        weights = drop(weights.transpose(0, 1)).transpose(0, 1)
+        weights = drop.whole(weights)
     return torch.matmul(weights.to(v.dtype), v)
 
 
-def _softmax(scores: Tensor) -> Tensor:
+def softmax(scores: Tensor) -> Tensor:
+    """Softmax over the keys, in float32 for scores of half precision."""
     half = scores.dtype in (torch.bfloat16, torch.float16)
     return torch.softmax(scores, dim=-1, dtype=torch.float32 if half else None)

@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
+
+Backend = Literal[
+    "auto", "plain", "dense", "sdpa", "chunked", "triton"
+]  # model/backends.py says what each is
 
 
 class ModelError(ValueError):

@@ -154,13 +154,15 @@ def _sweep(
             h, real = hidden[part], targets[part] != IGNORED
             target = targets[part].masked_fill(~real, 0)[:, None]
             logits = (h @ weight.mT).to(exact).add_(bias)
-            log_total = logits.logsumexp(dim=1, keepdim=True)
+            of_target = logits.gather(1, target)
+            log_prob = torch.log_softmax(logits, dim=1, out=logits)  # in place: fewer passes
+            nll = -log_prob.gather(1, target)
+            log_total = of_target + nll
             penalties[part] = (z_loss * log_total.square())[:, 0].masked_fill_(~real, 0)
-            losses[part] = (log_total - logits.gather(1, target))[:, 0].masked_fill_(~real, 0)
-            losses[part] += penalties[part]
+            losses[part] = nll[:, 0].masked_fill_(~real, 0) + penalties[part]
             if scale is None:
                 continue
-            d_logits = logits.sub_(log_total).exp_()
+            d_logits = log_prob.exp_()
             if z_loss:
                 d_logits.mul_(1 + 2 * z_loss * log_total)
             d_logits.scatter_add_(1, target, torch.full_like(log_total, -1))

@@ -1,17 +1,14 @@
 """One layer: relative attention and a feed-forward net, normalised before or after."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import Drop, Queries, Sight
+from model.attention import Attention, Drop, Queries, Sight
 from model.config import ModelConfig
 from model.noise import Noise, drop
-
-Attention = Callable[[Queries, Tensor, Tensor, Tensor, Sight, Drop | None], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,10 +69,10 @@ class Layer(nn.Module):
         Returns:
             (B, L, D).
         """
-        entering = self.enter(torch.cat([past, x], dim=1))  # (B, K, D)
+        entering = self.enter(x)
         attended = self.attend(
-            self.queries(entering[:, past.shape[1] :], bias),
-            self.keys_and_values(entering),
+            self.queries(entering, bias),
+            self.keys_and_values(self.enter(past), entering),
             self.position_keys(vectors),
             shared,
         )
@@ -85,11 +82,18 @@ class Layer(nn.Module):
         """Normalise raw states, as a memory holds them, if that comes first."""
         return self.attention_norm(states) if self.pre_norm else states
 
-    def keys_and_values(self, entering: Tensor) -> tuple[Tensor, Tensor]:
-        """Project (B, K, D) to two of (H, B, K, E)."""
-        B, K, _ = entering.shape
-        both = self.key_value(entering).view(B, K, 2, self.H, self.E).permute(2, 3, 0, 1, 4)
-        return both[0], both[1]
+    def keys_and_values(self, *entering: Tensor) -> tuple[Tensor, Tensor]:
+        """Project pieces (B, ..., D) of K states together to two of (H, B, K, E).
+
+        Each piece by itself, for no gradient is wanted of a memory's states.
+        """
+        pieces: list[Tensor] = []
+        for states in entering:
+            B, length, _ = states.shape
+            both = self.key_value(states).view(B, length, 2, self.H, self.E)
+            pieces.append(both.permute(2, 3, 0, 1, 4))
+        keys, values = (pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=3)).unbind(0)
+        return keys, values
 
     def position_keys(self, vectors: Tensor) -> Tensor:
         """Project (K + 1, D) to (H, K + 1, E)."""
@@ -120,6 +124,4 @@ class Layer(nn.Module):
         """What loses attention weights; None where none is lost."""
         if noise is None or self.attention_dropout == 0:
             return None
-        return lambda weights: drop(
-            weights, self.attention_dropout, noise, self.first_site + WEIGHTS
-        )
+        return Drop(rate=self.attention_dropout, noise=noise, site=self.first_site + WEIGHTS)

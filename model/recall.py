@@ -31,6 +31,11 @@ class Recall:
         self._end = 0  # states written
         self._r: list[Tensor] = []  # (H, T + 1, E) of each layer, distances T - 1, ..., 0, spare
 
+    @property
+    def size_bytes(self) -> int:
+        """What the kept keys and values take, room to write on included."""
+        return 0 if self._kv is None else self._kv.untyped_storage().nbytes()
+
     @torch.no_grad()
     def read(self, tokens: Tensor, offset: Tensor) -> Tensor:
         """Read a segment, (B, L) twice, of any length; return the last hidden states (B, L, D)."""

@@ -1,16 +1,15 @@
 """The model: tokens, offsets and a memory in; hidden states and the next memory out."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
-from model.attention import dense_attention, plain_attention, sdpa_attention, sight
-from model.config import ModelConfig, require
+from model.attention import Attention, sight
+from model.backends import attention_of, in_words
+from model.config import Backend, ModelConfig, require
 from model.embedding import Embedding
 from model.initialize import initialize
 from model.inputs import check_memory, check_segment
-from model.layer import SITES, Attention, Layer, Pass
+from model.layer import SITES, Layer, Pass
 from model.memory import Memory, remember
 from model.noise import Noise, drop
 from model.positions import distance_vectors
@@ -19,13 +18,6 @@ from model.softmax import Softmax
 
 # Places of the model where noise enters, before those of the layers.
 EMBEDDED, POSITIONS, LAST = range(3)
-
-Backend = Literal["plain", "dense", "sdpa"]
-_ATTENTION: dict[Backend, Attention] = {
-    "plain": plain_attention,
-    "dense": dense_attention,
-    "sdpa": sdpa_attention,
-}
 
 
 class TransformerXL(nn.Module):
@@ -36,14 +28,12 @@ class TransformerXL(nn.Module):
     Args:
         config: The model's shape; its vocabulary must be known by now.
         seed: Of the weights at the start; torch's own generators are not touched.
-        backend: How to attend; None chooses by device and by whether a gradient is wanted.
+        backend: How to attend (model/backends.py).
 
     Source: Dai et al. 2019, arXiv:1901.02860.
     """
 
-    def __init__(
-        self, config: ModelConfig, *, seed: int = 0, backend: Backend | None = None
-    ) -> None:
+    def __init__(self, config: ModelConfig, *, seed: int = 0, backend: Backend = "auto") -> None:
         super().__init__()
         require(
             config.vocab_size > 0,
@@ -51,7 +41,7 @@ class TransformerXL(nn.Module):
             "before the model is built.",
         )
         self.config = config
-        self.chosen: Backend | None = backend
+        self.chosen: Backend = backend
         with torch.random.fork_rng(devices=[]):  # torch draws weights too, which are drawn over
             self._build(config)
         initialize(self, config, seed=seed)
@@ -72,7 +62,7 @@ class TransformerXL(nn.Module):
     @property
     def backend(self) -> str:
         """How the model attends, in words for a run's first lines."""
-        return self.chosen or "dense in training, sdpa without gradients"
+        return in_words(self.chosen, device=self.content_bias.device)
 
     def forward(
         self,
@@ -135,8 +125,9 @@ class TransformerXL(nn.Module):
     @property
     def attention(self) -> Attention:
         """The function that attends now."""
-        by_need: Backend = "dense" if torch.is_grad_enabled() else "sdpa"
-        return _ATTENTION[self.chosen or by_need]
+        return attention_of(
+            self.chosen, device=self.content_bias.device, grad=torch.is_grad_enabled()
+        )
 
     def biases(self, layer: int) -> tuple[Tensor, Tensor]:
         """The position biases u and v of a layer, (H, E) each."""

@@ -10,10 +10,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.config import ModelConfig
+from model.config import Backend, ModelConfig
 from model.memory import Memory, empty_memory
 from model.noise import Noise
-from model.transformer_xl import Backend, TransformerXL
+from model.transformer_xl import TransformerXL
 
 V = 23
 torch.set_num_threads(1)
@@ -35,7 +35,7 @@ def small_config(**changes: Any) -> ModelConfig:
 
 
 def small_model(
-    *, dtype: torch.dtype = torch.float64, backend: Backend | None = None, **changes: Any
+    *, dtype: torch.dtype = torch.float64, backend: Backend = "auto", **changes: Any
 ) -> TransformerXL:
     """A model with weights far from its start, so that no part of it is nearly nothing."""
     config = small_config(**changes)

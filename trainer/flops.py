@@ -1,7 +1,9 @@
 """How much arithmetic a step is, by the model's shape, and how much of a device that uses.
 
-Counted as is usual: products of matrices alone, two operations for a multiplication with its
-addition, backward twice the forward, and nothing for what is computed a second time.
+Useful operations are counted: products of matrices alone, two operations for a multiplication with
+its addition; of the scores those that a query may see; in the backward pass the gradients that
+somebody wants, so none of the memory's states or the position vectors; nothing for what is computed
+a second time.
 """
 
 from model.config import ModelConfig
@@ -19,7 +21,7 @@ PEAKS = {
 
 
 def step_flops(config: ModelConfig, *, rows: int, segment: int) -> float:
-    """Floating point operations of a training step over `rows` rows of `segment` tokens.
+    """Useful operations of a training step over `rows` rows of `segment` tokens, their memory full.
 
     Of an adaptive softmax the first cluster and the choice of cluster are counted, for how often
     the rarer ones are needed is the text's to say.
@@ -27,18 +29,22 @@ def step_flops(config: ModelConfig, *, rows: int, segment: int) -> float:
     D, L = config.width, segment
     K = config.memory + L
     heads = config.heads * config.head_width
-    products = (
-        K * D * 2 * heads  # keys and values, of the memory too
-        + L * D * heads * 2  # queries, and the way back
-        + L * K * heads * 3  # scores by content and by position, and what is attended to
+    visible = L * config.memory + L * (L + 1) / 2
+    # Each product is one forward, one for the weight's gradient and one for the input's.
+    inputs = K if config.pre_norm else L  # the memory's states have no gradient, but their norm has
+    keys_and_values = (2 * K + inputs) * D * 2 * heads
+    products = 3 * (
+        L * D * heads * 2  # queries, and the way back
+        + visible * heads * 3  # scores by content and by position, and what is attended to
         + L * D * config.inner_width * 2
     )
     head = config.cutoffs[0] + len(config.cutoffs) if config.cutoffs else config.vocab_size
     outside = L * config.embedding_width * head
     if config.embedding_width != D:
         outside += 2 * L * D * config.embedding_width
-    shared = config.layers * K * D * heads  # position keys, the same for all rows
-    return 6.0 * (rows * (config.layers * products + outside) + shared)
+    shared = 2 * K * D * heads  # position keys, the same for all rows
+    of_layers = config.layers * (rows * (keys_and_values + products) + shared)
+    return 2.0 * (of_layers + 3 * rows * outside)
 
 
 def peak_of(device: str, *, precision: str) -> float:

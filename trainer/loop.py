@@ -30,6 +30,7 @@ from trainer.counters import SKIPS_IN_ROW
 from trainer.documents import open_store, parts_of
 from trainer.examiner import Examiner
 from trainer.group import Group
+from trainer.heap import keep_heap
 from trainer.ledger import Entry, Ledger
 from trainer.metric_lines import MetricLines
 from trainer.optimizer import learning_rate
@@ -84,6 +85,7 @@ def train(
         if not catch_up(store, checkpoint, group, reporter):
             return Verdict(status="stopped", reason=reporter.stop_reason(), step=attempt.start_step)
         torch.set_num_threads(attempt.threads)
+        keep_heap()
         if plan.trainer.deterministic:
             torch.use_deterministic_algorithms(mode=True)
         training = together(
@@ -379,6 +381,7 @@ class _Rank:
             "attempt": self._attempt.number,
             "world_size": self._group.world_size,
             "threads": self._attempt.threads,
+            "attention": self._training.model.backend,
             "counters": asdict(self._examiner.counters()),
             "identity": plan.identity(),
             "plan": asdict(plan),
@@ -450,6 +453,8 @@ class _Rank:
             f"{attempt.threads} threads on {self._group.device.type}, {weights:,} weights, "
             f"attention {model.backend}, precision {self._plan.trainer.precision}."
         )
+        if self._training.attention:
+            self._reporter.note(self._training.attention)
         if self._training.resharded:
             self._reporter.note(self._training.resharded)
         if self._training.inexact:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import parse_qsl, urlsplit
 
+from model.config import Backend
 from trainer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ class TrainerSettings:
     Attributes:
         steps: Optimizer steps of the whole run.
         precision: Arithmetic of matrix products; softmax, loss and weights stay float32.
+        attention: How attention is computed; all give the same numbers but for rounding. auto takes
+            what is fastest on the device; chunked needs the least memory; plain is the slow
+            definition; triton is a kernel for GPUs that was not run on one so far. One that fails
+            where a run starts is replaced, and the run says so.
         accumulation: Pieces, by rows, in which a rank computes one step; each has its own memory.
         threads: Torch threads of a worker; 0 shares the machine's cores among the workers.
         deterministic: Torch's deterministic algorithms: on a GPU, bit-exact resumes for some speed.
@@ -80,6 +85,7 @@ class TrainerSettings:
 
     steps: int = 1_000
     precision: Literal["fp32", "bf16"] = "fp32"
+    attention: Backend = "auto"
     accumulation: int = 1
     threads: int = 0
     deterministic: bool = False

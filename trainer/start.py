@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from model.backends import settle
 from model.config import ModelError
 from model.memory import Memory, empty_memory
 from model.transformer_xl import TransformerXL
@@ -119,6 +120,7 @@ class Training:
     memory: Memory
     rows: RowsState
     counters: Counters
+    attention: str = ""  # why the model attends in another way than it was told to, if it does
     resharded: str = ""  # what became of the rows, where they were dealt anew
     average: list[Tensor]  # of the weights, in their order; empty where none is kept
     inexact: str = ""  # why this attempt will not repeat every bit, if it will not
@@ -299,6 +301,13 @@ def restore(
         DataError: The next batch is not the one the checkpoint was about to read.
     """
     model = TransformerXL(plan.model, seed=plan.seed).to(group.device)  # the same on every rank
+    settled = settle(
+        plan.trainer.attention,
+        device=group.device,
+        dtype=torch.bfloat16 if plan.trainer.precision == "bf16" else torch.float32,
+        head_width=plan.model.head_width,
+    )
+    model.chosen = settled.backend
     optimizer = make_optimizer(model, plan.optimizer)
     server = serve(store, plan.layout)
     inexact, resharded, average = "", "", list[Tensor]()
@@ -336,9 +345,13 @@ def restore(
             rows, resharded = dealt.state, dealt.in_words(layout, plan.layout)
             memory = empty_memory(model.config, mine[1] - mine[0], device=group.device)
         inexact = "; ".join(
-            f"{name} was {saved[name]} and is {now}"
-            for name, now in (("world_size", attempt.world_size), ("threads", attempt.threads))
-            if saved[name] != now
+            f"{name} was {saved.get(name, 'that of an older version')} and is {now}"
+            for name, now in (
+                ("world_size", attempt.world_size),
+                ("threads", attempt.threads),
+                ("attention", model.backend),
+            )
+            if saved.get(name) != now
         )
     return Training(
         step=rows.step,
@@ -348,6 +361,7 @@ def restore(
         memory=memory,
         rows=rows,
         counters=counters,
+        attention=settled.fault,
         resharded=resharded,
         average=average,
         inexact=inexact,

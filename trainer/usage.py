@@ -11,6 +11,7 @@ from trainer.flops import peak_of, step_flops
 from trainer.plan import TrainPlan
 
 STATM = Path("/proc/self/statm")
+STATUS = Path("/proc/self/status")
 
 
 def usage_meter(
@@ -43,9 +44,17 @@ def usage_meter(
     return measure
 
 
+def most_host_memory_bytes() -> int:
+    """The most memory of the machine's that this process has held since it began."""
+    if STATUS.exists():  # not ru_maxrss, which a process inherits from the one that starts it
+        line = next(x for x in STATUS.read_text().splitlines() if x.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # in bytes, or in KiB
+
+
 def host_memory_bytes() -> int:
     """Memory of this process that lies in the machine's; the most so far where no more is told."""
     if STATM.exists():
         return int(STATM.read_text().split()[1]) * resource.getpagesize()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # in bytes, or in KiB
+    return most_host_memory_bytes()

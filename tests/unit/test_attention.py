@@ -5,13 +5,9 @@ import math
 import pytest
 import torch
 
-from model.attention import (
-    dense_attention,
-    plain_attention,
-    sdpa_attention,
-    sight,
-    slide,
-)
+from model.attention import plain_attention, sight, slide
+from model.attention_whole import sdpa_attention, whole_attention
+from model.backends import chunked_attention, dense_attention
 from model.config import ModelError
 from model.positions import distance_vectors
 from model.reach import Reach
@@ -28,7 +24,10 @@ def test_slide_moves_each_distance_under_its_key(L: int, M: int) -> None:
             assert torch.equal(slid[:, query, key], by_distance[:, query, K - 1 - distance])
 
 
-@pytest.mark.parametrize("attention", [plain_attention, dense_attention, sdpa_attention])
+@pytest.mark.parametrize(
+    "attention",
+    [plain_attention, whole_attention, dense_attention, chunked_attention, sdpa_attention],
+)
 @pytest.mark.parametrize(("L", "M", "window"), [(4, 0, 0), (1, 5, 0), (3, 5, 0), (5, 2, 3)])
 @torch.no_grad()
 def test_a_key_is_weighed_by_its_own_distance(attention, L: int, M: int, window: int) -> None:  # noqa: ANN001

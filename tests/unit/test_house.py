@@ -31,6 +31,7 @@ OWNERS = {
     "matplotlib": {"trainer/pictures.py"},
     "safetensors": {"model/weights.py", "trainer/checkpoint.py"},
     "pydantic": {"jobs/config.py"},
+    "triton": {"model/attention_triton.py"},
     "orjson": {"pipeline/json_records.py"},
 }
 CLOSED = {"pipeline": {"torch", "mlflow", "click"}, "model": {"numpy", "ray", "mlflow", "click"}}
