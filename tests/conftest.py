@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, settings
 TESTS = Path(__file__).parent
 # What the code under test leaves in the temp folder, killed as it is, goes with this one; the
 # tests' own folders (tmp_path) stay where pytest keeps them.
-SCRATCH = tempfile.mkdtemp(prefix="l-")  # short: Ray refuses socket paths over 107 bytes
+# Its path is short, for Ray refuses those of sockets over 107 bytes.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+SCRATCH = tempfile.mkdtemp(prefix="l-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
 os.environ |= dict.fromkeys(("TMPDIR", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR"), SCRATCH)
 tempfile.tempdir = None  # look at TMPDIR again
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so what they start.

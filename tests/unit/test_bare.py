@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BLOCKED = ("ray", "mlflow", "matplotlib", "pydantic", "click", "tqdm")
 ACTORS = {"pipeline.build_actor", "pipeline.server_actor"}
+WITH_TRITON = {"model.attention_triton"}
 WITH_RAY_OR_MLFLOW = {
     "trainer.board_actor",
     "trainer.launch_ray",
@@ -26,7 +27,7 @@ def modules(folder: str) -> set[str]:
     ("names", "also"),
     [
         (modules("pipeline") - ACTORS, ("torch",)),
-        (modules("model"), ("pyarrow",)),
+        (modules("model") - WITH_TRITON, ("pyarrow",)),
         (modules("trainer") - WITH_RAY_OR_MLFLOW, ()),
     ],
     ids=["pipeline", "model", "trainer"],
