@@ -225,7 +225,9 @@ def test_an_attempt_that_another_process_overtakes_stops_and_writes_no_more(
     verdict = train(plan, group, Overtaken(None), lambda _rows: None)
     assert (verdict.status, verdict.kind) == ("failed", "overtaken")
     assert "overtaken by a later one" in verdict.reason
-    written = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
+    written = [
+        json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [line["step"] for line in written if line["kind"] == "step"] == [1, 2, 3]
     assert losses(plan.folder) == []  # the later attempt begins before them
     assert list(folder.checkpoints.iterdir()) == []
