@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 
 import torch
 
@@ -14,6 +13,8 @@ from jobs.config import RunConfig
 from jobs.entry import DISTRIBUTION
 from model.config import ModelConfig
 from model.transformer_xl import TransformerXL
+from pipeline.files import join
+from trainer.run_folder import CHECKPOINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +45,13 @@ def count_weights(config: ModelConfig) -> int:
 
 
 def describe(
-    config: RunConfig, folder: Path, corpora: Sequence[Corpus], *, weights: int, building: bool
+    config: RunConfig, place: str, corpora: Sequence[Corpus], *, weights: int, building: bool
 ) -> str:
     """A run in Markdown, as it was when it began.
 
     Args:
         config: The run.
-        folder: Its folder.
+        place: Its folder, or the URL of that.
         corpora: What it reads, and is scored on.
         weights: `count_weights` of its model.
         building: The corpora were still being built: their counts are of a part.
@@ -58,7 +59,7 @@ def describe(
     model, rows = config.model, config.rows
     sees = model.layers * model.memory + rows.segment
     begins = f" It begins with the weights of `{config.run.init}`." if config.run.init else ""
-    quoted = shlex.quote(str(folder))
+    quoted = shlex.quote(place)
     so_far = " so far, for it is being built" if building else ""
     what = (
         f"Transformer-XL of **{weights:,} weights**: {model.layers} layers of width "
@@ -76,7 +77,7 @@ def describe(
     ]
     ways_on = (
         f"To go on with it: `longrow resume {quoted}`. To look: `longrow show {quoted}`. "
-        f"Checkpoints: `{folder / 'checkpoints'}`."
+        f"Checkpoints: `{join(place, CHECKPOINTS)}`."
     )
     return "\n\n".join([what, trains, *reads, ways_on])
 

@@ -101,7 +101,7 @@ def track(
         name=config.run.name,
         description=describe(
             config,
-            folder.path,
+            folder.place,
             corpora,
             weights=weights,
             building=isinstance(store, GrowingStore),

@@ -13,7 +13,7 @@ from jobs.track import track
 from model.config import ModelConfig
 from model.transformer_xl import TransformerXL
 from pipeline.store import Store
-from trainer.run_folder import RunFolder
+from trainer.remote_run import open_run
 from trainer.tracking import CorpusInput, TrackedRun, Tracker
 
 CORPORA = [
@@ -33,9 +33,7 @@ def config(**run: Any) -> Any:
 
 
 def test_a_description_says_what_and_how_to_go_on() -> None:
-    text = describe(
-        config(), Path("/runs/my runs/mine"), CORPORA, weights=1_234_567, building=False
-    )
+    text = describe(config(), "/runs/my runs/mine", CORPORA, weights=1_234_567, building=False)
     for said in (
         "**1,234,567 weights**: 3 layers",
         "memory 64. A token sees up to 224 tokens back.",
@@ -50,7 +48,7 @@ def test_a_description_says_what_and_how_to_go_on() -> None:
 
 
 def test_a_description_says_where_the_weights_come_from_and_that_a_corpus_grows() -> None:
-    text = describe(config(init="old"), Path("/r"), CORPORA, weights=1, building=True)
+    text = describe(config(init="old"), "/r", CORPORA, weights=1, building=True)
     assert "begins with the weights of `old`" in text
     assert "34,000 tokens so far, for it is being built." in text
 
@@ -72,8 +70,9 @@ def test_tags_tell_runs_apart() -> None:
     assert tags["mlflow.user"]
 
 
+@pytest.mark.parametrize("remote", [False, True])
 def test_both_splits_are_inputs_and_no_parameter_names_the_run(
-    tiny_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, remote: bool
 ) -> None:
     """MLflow drops a second input of the same name and digest."""
     begun: list[TrackedRun] = []
@@ -90,7 +89,8 @@ def test_both_splits_are_inputs_and_no_parameter_names_the_run(
         bytes = text
 
     monkeypatch.setattr(Tracker, "start", lambda _uri, run, **_: begun.append(run) or Here())
-    folder = RunFolder(tmp_path / "mine")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    folder = open_run(f"memory:/{tmp_path}/mine" if remote else tmp_path / "mine")
     folder.create()
     track(config(), folder, Store.open(str(tiny_store)), changed={}, warn=print)
     assert [(one.name, one.split) for one in given] == [
@@ -101,3 +101,4 @@ def test_both_splits_are_inputs_and_no_parameter_names_the_run(
     assert not {"run.name", "run.folder"} & set(begun[0].params)
     store = Store.open(str(tiny_store))
     assert f"held out: {len(store.doc_ids('validation'))} documents" in begun[0].description
+    assert f"`longrow resume {folder.place}`" in begun[0].description
