@@ -1,10 +1,8 @@
-"""What a run would take, found by a step of its first worker: sizes, arithmetic, memory, time.
+"""What a run would take, found by two steps of its first worker: sizes, memory, time.
 
 Nothing is written, no folder is made, no MLflow and no Ray is asked.
 """
 
-import resource
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,24 +10,26 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from jobs.config import RunConfig
 from jobs.drive import folder_of, open_checked, plan_of, world_size
 from model.memory import empty_memory
-from model.transformer_xl import TransformerXL
 from pipeline.client import RowClient
 from pipeline.layout import rows_of_rank
 from pipeline.server import RowServer
 from trainer.average import begin_average
+from trainer.flops import step_flops
+from trainer.heap import keep_heap
 from trainer.load import best_device, initial_weights
 from trainer.optimizer import learning_rate, make_optimizer
 from trainer.snapshot import take_snapshot
+from trainer.start import make_model
 from trainer.step import Objective, Rows, StepPlan, take_step
+from trainer.usage import most_host_memory_bytes
 
 
 def dry_run(config: RunConfig) -> dict[str, Any]:
-    """Do the first step of worker 0 and tell what it took.
+    """Do the first step of worker 0 twice and tell what it took.
 
     Raises:
         As `drive`.
@@ -43,7 +43,8 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     device = best_device()
     if plan.trainer.threads:
         torch.set_num_threads(plan.trainer.threads)
-    model = TransformerXL(plan.model, seed=plan.seed).to(device)
+    keep_heap()  # as a training process does
+    model, fault = make_model(plan, device)
     if plan.init:
         initial_weights(plan.init, model, tokenizer_sha256=plan.tokenizer_sha256)
     optimizer = make_optimizer(model, plan.optimizer)
@@ -80,10 +81,11 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
         rate=learning_rate(0, plan.optimizer, steps=plan.trainer.steps),
         seen=torch.zeros(2, dtype=torch.float64, device=device),
     )
-    with FlopCounterMode(display=False) as counter:
-        result, memory = take(memory)
+    result, memory = take(memory)
     loss = float(result.loss) / max(1, int((batch.targets >= 0).sum()))
-    began = time.perf_counter()  # of a second one: the first makes up its mind, and is counted
+    began = (
+        time.perf_counter()
+    )  # of a second one: the first takes its memory, and makes up its mind
     float(take(memory)[0].loss)
     seconds = time.perf_counter() - began
     snapshot = take_snapshot(
@@ -98,15 +100,17 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     )
     memory_bytes = memory.states.nbytes + memory.usable.nbytes
     per_step = plan.layout.rows * plan.layout.segment
+    flops = step_flops(plan.model, rows=plan.layout.rows, segment=plan.layout.segment)
     inputs = int((store.num_tokens("train") + 1).sum())  # BOS stands before each document
     weights = list(model.parameters())
     return {
         "run_folder": plan.folder,
         "workers": workers,
         "device": device.type,
+        "attention": fault or model.backend,
         "parameters": sum(parameter.numel() for parameter in weights),
-        "flops_per_step": counter.get_total_flops() * workers,
-        "flops_per_token": counter.get_total_flops() * workers / per_step,
+        "flops_per_step": flops,
+        "flops_per_token": flops / per_step,
         "device_state_bytes": snapshot.size_bytes + sum(parameter.nbytes for parameter in weights),
         "device_peak_bytes": _peak_bytes(device),
         "checkpoint_bytes": snapshot.size_bytes + memory_bytes * (workers - 1),
@@ -125,7 +129,7 @@ def in_words(facts: Mapping[str, Any]) -> dict[str, str]:
     return {
         "training": f"{_time(seconds)} at {facts['step_seconds']:.3g} s a step, as one step here "
         "took; evaluations, saves and other workers' waits not counted",
-        "model": f"{_number(facts['parameters'])} weights",
+        "model": f"{_number(facts['parameters'])} weights, attention {facts['attention']}",
         "memory": f"{_bytes(facts['device_state_bytes'])} of state a device, "
         f"{_bytes(facts['device_peak_bytes'])} at most in this step, on {facts['device']}",
         "checkpoint": _bytes(facts["checkpoint_bytes"]),
@@ -166,5 +170,4 @@ def _peak_bytes(device: torch.device) -> int:
     """The most that was held at a time: by torch on a GPU, by the whole process elsewhere."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # Linux says it in KiB
+    return most_host_memory_bytes()

@@ -300,14 +300,7 @@ def restore(
         CheckpointError: It cannot be read.
         DataError: The next batch is not the one the checkpoint was about to read.
     """
-    model = TransformerXL(plan.model, seed=plan.seed).to(group.device)  # the same on every rank
-    settled = settle(
-        plan.trainer.attention,
-        device=group.device,
-        dtype=torch.bfloat16 if plan.trainer.precision == "bf16" else torch.float32,
-        head_width=plan.model.head_width,
-    )
-    model.chosen = settled.backend
+    model, attention = make_model(plan, group.device)
     optimizer = make_optimizer(model, plan.optimizer)
     server = serve(store, plan.layout)
     inexact, resharded, average = "", "", list[Tensor]()
@@ -361,11 +354,24 @@ def restore(
         memory=memory,
         rows=rows,
         counters=counters,
-        attention=settled.fault,
+        attention=attention,
         resharded=resharded,
         average=average,
         inexact=inexact,
     )
+
+
+def make_model(plan: TrainPlan, device: torch.device) -> tuple[TransformerXL, str]:
+    """The model as a run begins, the same on every rank; why it attends as it was not told to."""
+    model = TransformerXL(plan.model, seed=plan.seed).to(device)
+    settled = settle(
+        plan.trainer.attention,
+        device=device,
+        dtype=torch.bfloat16 if plan.trainer.precision == "bf16" else torch.float32,
+        head_width=plan.model.head_width,
+    )
+    model.chosen = settled.backend
+    return model, settled.fault
 
 
 def _check_next_batch(

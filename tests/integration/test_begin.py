@@ -61,7 +61,7 @@ def test_a_dry_run_says_what_the_run_takes_and_writes_nothing(
 ) -> None:
     path = config(tmp_path, tiny_store, "real")
     before = sorted(tmp_path.rglob("*"))
-    assert code_of("train", path, "--dry-run", "--json") == 0
+    assert code_of("train", path, "--dry-run", "--json", "--set", "trainer.attention=plain") == 0
     assert sorted(tmp_path.rglob("*")) == before
     out = capsys.readouterr().out.splitlines()
     told = json.loads(out[-1])
@@ -74,10 +74,12 @@ def test_a_dry_run_says_what_the_run_takes_and_writes_nothing(
     assert told["checkpoint_bytes"] == pytest.approx(tensors, rel=0.1)
     first = next(RunFolder(tmp_path / "real").lines())
     assert told["first_loss"] == pytest.approx(first["train/loss"], rel=1e-6)
+    assert told["attention"] == "plain"
     assert told["tokens_per_step"] == 64
     weights = load_model(newest, device=torch.device("cpu")).model.parameters()
     assert told["parameters"] == sum(weight.numel() for weight in weights)
-    assert told["flops_per_step"] > 6 * told["parameters"]
+    speed = first["train/model_flops_per_second"] * first["train/step_seconds"]
+    assert told["flops_per_step"] == pytest.approx(speed)
 
 
 def test_a_run_begins_with_the_weights_of_another_and_with_nothing_else(
