@@ -199,13 +199,10 @@ def find_folder(config: RunConfig, resume: str) -> RunFolder:
     return folder
 
 
-def _make_folder(config: RunConfig, folder: RunFolder) -> bool:
-    """Make the run's folder; whether it was not there before."""
-    new = folder.is_new()
+def _make_folder(config: RunConfig, folder: RunFolder) -> None:
     folder.create()
     if is_first_rank(config):
         folder.write_json("config.json", config.to_dict())
-    return new
 
 
 def is_first_rank(config: RunConfig) -> bool:

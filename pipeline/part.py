@@ -78,9 +78,7 @@ class PartWriter:
         self._eod = np.array([head.eod], np.int32)
         self._columns: list[tuple[Any, ...]] = []  # of each batch of documents
         # Fresh room for every batch would cost more than what is done in it.
-        self._ids = np.empty(
-            BATCH_TOKENS, head.dtype
-        )  # those that wait, in the first `_num_waiting`
+        self._ids = np.empty(BATCH_TOKENS, head.dtype)  # `_num_waiting` of them wait
         self._wide = np.empty(0, np.int32)  # those that come, before they are narrowed
         self._num_waiting = 0
         self._schema = _schema(head)
