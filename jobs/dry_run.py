@@ -15,6 +15,7 @@ from jobs.config import RunConfig
 from jobs.drive import folder_of, open_checked, plan_of, world_size
 from model.memory import empty_memory
 from pipeline.client import RowClient
+from pipeline.heap import most_host_memory_bytes
 from pipeline.layout import rows_of_rank
 from pipeline.server import RowServer
 from trainer.average import begin_average
@@ -25,7 +26,6 @@ from trainer.optimizer import learning_rate, make_optimizer
 from trainer.snapshot import take_snapshot
 from trainer.start import make_model
 from trainer.step import Objective, Rows, StepPlan, take_step
-from trainer.usage import most_host_memory_bytes
 
 
 def dry_run(config: RunConfig) -> dict[str, Any]:
@@ -83,9 +83,8 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     )
     result, memory = take(memory)
     loss = float(result.loss) / max(1, int((batch.targets >= 0).sum()))
-    began = (
-        time.perf_counter()
-    )  # of a second one: the first takes its memory, and makes up its mind
+    # Timed is a second one: the first takes its memory, and kernels make up their minds.
+    began = time.perf_counter()
     float(take(memory)[0].loss)
     seconds = time.perf_counter() - began
     snapshot = take_snapshot(

@@ -1,19 +1,18 @@
 """One task -> one part and its commit record. Plain Python; build_actor.py puts it behind Ray."""
 
-import ctypes
 import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from operator import mul
-from pathlib import Path
 
 from pipeline.commit import TaskRecord, define, find_record, key_of, record_bytes
 from pipeline.corpus import Document, Reject, Task, skipped
 from pipeline.encode import BATCH_CHARS, HOT, Ready, encode_documents, prepare_texts
 from pipeline.errors import DataError
 from pipeline.files import exists, join, remove, sha256_of, write_whole
+from pipeline.heap import keep_freed, most_host_memory_bytes
 from pipeline.manifest import MANIFEST, PARTS, read_manifest
 from pipeline.part import PartHead, PartWriter, dtype_for, writing_part
 from pipeline.progress import Seen
@@ -30,7 +29,6 @@ _COUNTS = (
     "cut",
     "pieces",
 )
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 class Builder:
@@ -63,7 +61,7 @@ class Builder:
         return Seen(
             task=str(self._task or ""),
             cpu_s=self._cpu_s + running_s,
-            peak_bytes=_peak_bytes(),
+            peak_bytes=most_host_memory_bytes(),
             documents=self._documents,
             tokens=self._tokens,
             bytes=self._bytes,
@@ -108,7 +106,8 @@ class Builder:
         if record is None or not self._is_whole(record):
             if exists(join(self._out, MANIFEST)):
                 remove(join(self._out, MANIFEST))  # the store is no longer what it says
-            _keep_memory()
+            # Each batch takes as much again, and new pages cost 4 %.
+            keep_freed(block_bytes=32 << 20, spare_bytes=256 << 20)
             with _no_collector():
                 record = self._write(task, held, definition, head)
             write_whole(join(self._out, PARTS, f"{head.key}.json"), record_bytes(record))
@@ -187,23 +186,6 @@ def _covered(out: str) -> frozenset[str]:
         return frozenset(part.sha256 for part in read_manifest(out).parts)
     except DataError:  # there is none, or none that can be believed
         return frozenset()
-
-
-def _peak_bytes() -> int:
-    """The most memory that this process ever held; 0 where the system does not say."""
-    try:
-        said = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return 0
-    return int(said.partition("VmHWM:")[2].split()[0]) << 10 if "VmHWM:" in said else 0
-
-
-def _keep_memory() -> None:
-    """Let glibc keep what is freed: each batch takes as much again, and pages cost 4 % anew."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # another C library knows no such thing
-        mallopt(_M_TRIM_THRESHOLD, 256 << 20)
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
 
 
 @contextmanager

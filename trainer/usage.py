@@ -1,17 +1,16 @@
 """What a worker takes of its machine: memory, and arithmetic beside what the device can do."""
 
 import resource
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from pipeline.heap import most_host_memory_bytes
 from trainer.flops import peak_of, step_flops
 from trainer.plan import TrainPlan
 
 STATM = Path("/proc/self/statm")
-STATUS = Path("/proc/self/status")
 
 
 def usage_meter(
@@ -42,15 +41,6 @@ def usage_meter(
         return found
 
     return measure
-
-
-def most_host_memory_bytes() -> int:
-    """The most memory of the machine's that this process has held since it began."""
-    if STATUS.exists():  # not ru_maxrss, which a process inherits from the one that starts it
-        line = next(x for x in STATUS.read_text().splitlines() if x.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # in bytes, or in KiB
 
 
 def host_memory_bytes() -> int:
