@@ -10,7 +10,7 @@ from trainer.checkpoint import NAME, CheckpointError, faults_of, newest_of
 from trainer.errors import ConfigError
 from trainer.load import Loaded, best_device, is_weights_folder, load_folder, load_model
 from trainer.remote_run import open_run
-from trainer.run_folder import RunFolder
+from trainer.run_folder import CHECKPOINTS, RunFolder
 
 RUNS = "runs"
 
@@ -26,14 +26,16 @@ def is_checkpoint(word: str) -> bool:
     """Whether `word` is the folder of a checkpoint."""
     if NAME.fullmatch(Path(word).name) is None:
         return False
-    return exists(word) if local_path(word) is None else Path(word).is_dir()
+    if local_path(word) is not None:
+        return Path(word).is_dir()
+    return Path(word).parent.name == CHECKPOINTS and exists(word)
 
 
 def checkpoint_at(word: str) -> Path:
     """The folder of the checkpoint `word`; of one at a URL, its copy here."""
     if local_path(word) is not None:
         return Path(word)
-    run, _, name = word.rstrip("/").rpartition("/checkpoints/")
+    run, _, name = word.rstrip("/").rpartition(f"/{CHECKPOINTS}/")
     folder = open_run(run)
     folder.refresh()
     return folder.checkpoints / name
