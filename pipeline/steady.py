@@ -27,6 +27,18 @@ def patiently(call: Callable[[], T], *, url: str, what: str) -> T:
     Raises:
         DataError: It failed too often.
     """
+
+    def failed(why: str) -> DataError:
+        return DataError(
+            f"{url} {what}: {why}. Look at the address and at its server, then run this again: "
+            "what was built stays."
+        )
+
+    return insist(call, failed=failed)
+
+
+def insist(call: Callable[[], T], *, failed: Callable[[str], Exception]) -> T:
+    """As `patiently`; `failed` makes the error from how often it was tried, and the last answer."""
     for attempt in range(1, TRIES + 1):
         try:
             return call()
@@ -36,10 +48,8 @@ def patiently(call: Callable[[], T], *, url: str, what: str) -> T:
             if error is None or isinstance(error, _FINAL) or not _may_pass(error):
                 raise
             if attempt == TRIES:
-                raise DataError(
-                    f"{url} {what}: {TRIES} tries failed, the last with {type(error).__name__} "
-                    f"({error}). Look at the address and at its server, then run this again: what "
-                    "was built stays."
+                raise failed(
+                    f"{TRIES} tries failed, the last with {type(error).__name__} ({error})"
                 ) from error
             _wait(FIRST_WAIT_S * 2 ** (attempt - 1))
     raise AssertionError

@@ -8,22 +8,18 @@ up file by file, each whole. Nothing remembers a listing: other processes write 
 
 import atexit
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from pipeline.files import TEMPORARY, filesystem
+from pipeline.steady import insist
 from trainer.temp_folder import make_folder, remove_folder
 
-TRIES = 4
-FIRST_WAIT_S = 0.5  # doubled from try to try
 AT_ONCE = 16  # small files brought at a time
 LARGE = ".safetensors"
-_FINAL = (FileNotFoundError, PermissionError, FileExistsError)  # another try would say the same
-_wait = time.sleep
 T = TypeVar("T")
 
 Stamp = tuple[int, str]  # bytes, and what changes when they do
@@ -54,14 +50,25 @@ class Mirror:
             if info["type"] == "file" and key.startswith(f"{place}/")
         }
 
-    def refresh(self, under: str = "", *, leave: Callable[[str], bool]) -> None:
-        """Bring what is new there, but what `leave` names; what is gone there goes here."""
+    def refresh(
+        self, under: str = "", *, leave: Callable[[str, Container[str]], bool]
+    ) -> dict[str, Stamp]:
+        """Bring what is new there, and let go of what is gone there.
+
+        Args:
+            under: Of this folder alone.
+            leave: Whether a file stays there, of those that were found.
+
+        Returns:
+            What was found, as `files`.
+        """
         with self._lock:
             found = self.files(under)
             for name in [known for known in self._known if known not in found]:
                 if not under or name.startswith(f"{under}/"):
                     self.forget(name)
-            self._bring({name: stamp for name, stamp in found.items() if not leave(name)})
+            self._bring({name: stamp for name, stamp in found.items() if not leave(name, found)})
+            return found
 
     def bring(self, under: str) -> None:
         """Bring every file of the folder `under`."""
@@ -178,19 +185,9 @@ class Mirror:
 
     def _insist(self, call: Callable[[], T], name: str) -> T:
         """What `call` gives, tried again a few times; what does not pass is an OSError."""
-        for attempt in range(1, TRIES + 1):
-            try:
-                return call()
-            except _FINAL:
-                raise
-            except Exception as error:  # botocore's and aiohttp's are of no family
-                if attempt == TRIES:
-                    raise OSError(
-                        f"{self.url}/{name} cannot be reached: {TRIES} tries failed, the last with "
-                        f"{type(error).__name__} ({error})"
-                    ) from error
-                _wait(FIRST_WAIT_S * 2 ** (attempt - 1))
-        raise AssertionError
+        return insist(
+            call, failed=lambda why: OSError(f"{self.url}/{name} cannot be reached: {why}")
+        )
 
 
 def names_in(names: Iterable[str], folder: str) -> set[str]:

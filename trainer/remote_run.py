@@ -13,7 +13,7 @@ can do no harm. It looks every few seconds, and always just before it commits a 
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
@@ -95,16 +95,10 @@ class RemoteRun(RunFolder):
 
     def refresh(self, under: str = "") -> None:
         """Bring the small files that are new there, all but the metrics."""
-        found = self.mirror.files(under)
-        whole = {name for name in found if name.endswith(f"/{MANIFEST}")}
-        folders = {f"{CHECKPOINTS}/{name}" for name in names_in(found, CHECKPOINTS)}
+        found = self.mirror.refresh(under, leave=_leave)
         if not under or under == CHECKPOINTS:
-            self._unfinished = {one for one in folders if f"{one}/{MANIFEST}" not in whole}
-        self.mirror.refresh(under, leave=self._leave)
-
-    def _leave(self, name: str) -> bool:
-        large = name.endswith(LARGE) or name.startswith((f"{METRICS}/", "profile/"))
-        return large or any(name.startswith(f"{one}/") for one in self._unfinished)
+            folders = {f"{CHECKPOINTS}/{name}" for name in names_in(found, CHECKPOINTS)}
+            self._unfinished = {one for one in folders if f"{one}/{MANIFEST}" not in found}
 
     def put_up(self, path: Path) -> None:
         self.mirror.put(path.relative_to(self.path).as_posix())
@@ -183,16 +177,13 @@ class RemoteRun(RunFolder):
         self.mirror.put(name)
 
     def attempts(self) -> list[Attempt]:
-        self.mirror.refresh("attempts", leave=lambda _name: False)
+        self.mirror.refresh("attempts", leave=lambda _name, _found: False)
         return super().attempts()
 
     def begin(self, attempt: Attempt) -> None:
         text = json.dumps(asdict(attempt)) + "\n"
         if not self.mirror.create(f"attempts/{attempt.number:04d}.json", text.encode()):
-            raise ConfigError(
-                f"Attempt {attempt.number} of the run in {self.place} was begun by another process "
-                "at this moment. One run has one writer: stop the other, or name this run anew."
-            )
+            raise self._taken(attempt)
 
     def sweep(self, *, launch: str) -> None:
         for name in self.mirror.files():
@@ -312,3 +303,12 @@ class RemoteRun(RunFolder):
         if self.exists(f"{name}/pinned"):  # since it was looked at
             return
         self.mirror.remove_all(name, first=f"{name}/{MANIFEST}")
+
+
+def _leave(name: str, found: Container[str]) -> bool:
+    """Whether a file stays there until it is asked for, or until its checkpoint is one."""
+    if name.endswith(LARGE) or name.startswith((f"{METRICS}/", "profile/")):
+        return True
+    top, _, inner = name.partition("/")
+    folder = f"{top}/{inner.partition('/')[0]}"
+    return top == CHECKPOINTS and f"{folder}/{MANIFEST}" not in found

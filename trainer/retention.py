@@ -5,7 +5,6 @@ looked at when a newer checkpoint has been committed, and at no other time.
 """
 
 import math
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,20 +53,14 @@ def superfluous(candidates: Sequence[Candidate], keep: CheckpointSettings) -> li
     ]
 
 
-def remove_folder(path: Path) -> None:
-    """Remove a checkpoint's folder."""
-    (path / "manifest.json").unlink(missing_ok=True)  # first: from here on it is no checkpoint
-    shutil.rmtree(path)
-
-
 def drop_old(
     folder: Path,
     attempts: Sequence[Attempt],
     *,
     keep: CheckpointSettings,
     value_of: Callable[[int], float | None],
+    remove: Callable[[Path], None],
     may_go_on: Callable[[], None] = lambda: None,
-    remove: Callable[[Path], None] = remove_folder,
 ) -> None:
     """Remove the superfluous of the living checkpoints in `folder`; dead ones stay.
 
@@ -76,8 +69,8 @@ def drop_old(
         attempts: All of the run, which tell the living from the dead.
         keep: What to keep.
         value_of: What the evaluation at a step found, lower is better.
-        may_go_on: Asked before each is removed; it raises to end it.
         remove: Removes one.
+        may_go_on: Asked before each is removed; it raises to end it.
     """
     candidates = [
         Candidate(

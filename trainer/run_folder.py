@@ -213,12 +213,15 @@ class RunFolder:
                 os.fsync(file.fileno())
             os.link(draft, path)  # unlike a rename, refuses to replace
         except (FileExistsError, FileNotFoundError):  # or it has swept our draft away
-            raise ConfigError(
-                f"Attempt {attempt.number} of the run in {self.path} was begun by another process "
-                "at this moment. One run has one writer: stop the other, or name this run anew."
-            ) from None
+            raise self._taken(attempt) from None
         finally:
             draft.unlink(missing_ok=True)
+
+    def _taken(self, attempt: Attempt) -> ConfigError:
+        return ConfigError(
+            f"Attempt {attempt.number} of the run in {self.place} was begun by another process at "
+            "this moment. One run has one writer: stop the other, or name this run anew."
+        )
 
     def sweep(self, *, launch: str) -> None:
         """Remove what earlier starts left that were killed while they began."""
@@ -343,6 +346,11 @@ class RunFolder:
     def sizes(self, checkpoint: Path) -> dict[str, int]:  # noqa: ARG002 - of a store it matters
         """Bytes of the files of a checkpoint that are not here; names of the folder."""
         return {}
+
+    def remove_checkpoint(self, checkpoint: Path) -> None:
+        """Remove a checkpoint, the manifest first: from then on it is none."""
+        (checkpoint / "manifest.json").unlink(missing_ok=True)
+        shutil.rmtree(checkpoint)
 
     def unfinished(self) -> list[str]:
         """Sentences on checkpoints without a manifest, where nothing else tells them apart."""

@@ -15,7 +15,7 @@ from trainer.checkpoint import CheckpointError, checkpoint_name, living
 from trainer.errors import OvertakenError
 from trainer.remote_commit import commit_there, put_part
 from trainer.remote_run import RemoteRun
-from trainer.retention import drop_old, remove_folder
+from trainer.retention import drop_old
 from trainer.run_folder import RunFolder
 from trainer.settings import CheckpointSettings
 from trainer.snapshot import Snapshot, check_finite, check_room, commit, drop_part, write_part
@@ -110,8 +110,8 @@ class Saver:
                     run.attempts(),
                     keep=self._settings,
                     value_of=self._value_of,
+                    remove=run.remove_checkpoint,
                     may_go_on=lambda: run.check_lease(self._attempt),
-                    remove=run.remove_checkpoint if isinstance(run, RemoteRun) else remove_folder,
                 )
             except OvertakenError:
                 raise

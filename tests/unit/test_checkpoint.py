@@ -1,6 +1,7 @@
 """A checkpoint is whole or it is none, and every rank finds its rows in it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -172,11 +173,21 @@ def began(number: int, start_step: int) -> Attempt:
     )
 
 
+def no_value(_step: int) -> None:
+    """No evaluation was made."""
+
+
 def test_old_ones_go_and_unfinished_ones_of_earlier_attempts(tmp_path: Path) -> None:
     kept = [save(tmp_path, step=step, attempt=2) for step in (1, 2, 3, 4)][-2:]
     (tmp_path / "step_00000009-a0001.part").mkdir()
     (tmp_path / "step_00000009-a0002.part").mkdir()
-    drop_old(tmp_path, [began(1, 0), began(2, 0)], keep=KEEP_TWO, value_of=lambda _step: None)
+    drop_old(
+        tmp_path,
+        [began(1, 0), began(2, 0)],
+        keep=KEEP_TWO,
+        value_of=lambda _step: None,
+        remove=shutil.rmtree,
+    )
     drop_unfinished(tmp_path, attempt=2)
     assert checkpoints(tmp_path) == kept
     assert [path.name for path in tmp_path.glob("*.part")] == ["step_00000009-a0002.part"]
@@ -190,7 +201,7 @@ def test_a_branch_that_a_later_attempt_left_behind_is_dead_and_counts_for_nothin
     attempts = [began(1, 0), began(2, 5)]
     assert newest_whole(tmp_path, attempts) == (old, [])
     new = [save(tmp_path, step=step, attempt=2) for step in (6, 7)]
-    drop_old(tmp_path, attempts, keep=KEEP_TWO, value_of=lambda _step: None)
+    drop_old(tmp_path, attempts, keep=KEEP_TWO, value_of=no_value, remove=shutil.rmtree)
     assert checkpoints(tmp_path) == sorted([*dead, *new])
     assert newest_whole(tmp_path, attempts)[0] == new[-1]
 

@@ -13,14 +13,16 @@ import pytest
 from jobs.config import read_config
 from jobs.drive import folder_of
 from jobs.track import uri_of
+from pipeline import steady
 from tests.command import code_of
 from tests.unit.test_retention import taken
+from tests.unit.test_run_folder import attempt
 from trainer import mirror, remote_run
 from trainer.checkpoint import checkpoint_name, checkpoints, newest_of, step_of
 from trainer.errors import ConfigError, OvertakenError
 from trainer.remote_run import RemoteRun, open_run
 from trainer.retention import PINNED
-from trainer.run_folder import Attempt, RunFolder
+from trainer.run_folder import RunFolder
 from trainer.saver import Saver
 from trainer.settings import CheckpointSettings
 from trainer.stop_request import ask_to_stop, await_end, driving
@@ -30,20 +32,9 @@ MEMORY = fsspec.filesystem("memory")
 
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(mirror, "FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(steady, "FIRST_WAIT_S", 0.0)
     yield f"memory://{uuid.uuid4().hex}/run"
     MEMORY.store.clear()
-
-
-def attempt(number: int, *, start_step: int = 0, launch: str = "a") -> Attempt:
-    return Attempt(
-        number=number,
-        launch=launch,
-        start_step=start_step,
-        world_size=1,
-        threads=1,
-        resumed_from="",
-    )
 
 
 def step_line(step: int, number: int, kind: str = "step") -> dict[str, object]:
@@ -244,12 +235,12 @@ def test_a_put_that_fails_is_tried_again_and_told(
     monkeypatch.setattr(writer._closed, "wait", lambda _s: False)
     save(writer, 1)  # three refusals of one file
     assert not notes
-    left[0] = mirror.TRIES
+    left[0] = steady.TRIES
     save(writer, 2)
     (note,) = notes
     assert "The checkpoint of step 2 could not be written" in note
-    assert "cannot be reached: 4 tries failed" in note
-    left[0] = 2 * mirror.TRIES
+    assert f"cannot be reached: {steady.TRIES} tries failed" in note
+    left[0] = 2 * steady.TRIES
     with pytest.raises(OSError, match="the store is away"):
         save(writer, 3)
     assert [step_of(path) for path in checkpoints(RemoteRun(url).checkpoints)] == [1, 2]
