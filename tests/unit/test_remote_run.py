@@ -223,7 +223,7 @@ def test_a_put_that_fails_is_tried_again_and_told(
     run = RemoteRun(url)
     notes: list[str] = []
     writer = writer_of(run, retries=1, note=notes.append)
-    plain, left = type(MEMORY).put_file, [3]
+    plain, left = type(MEMORY).put_file, [steady.TRIES - 1]
 
     def refuse(self: object, source: str, name: str) -> None:
         if left[0]:
@@ -233,7 +233,7 @@ def test_a_put_that_fails_is_tried_again_and_told(
 
     monkeypatch.setattr(type(MEMORY), "put_file", refuse)
     monkeypatch.setattr(writer._closed, "wait", lambda _s: False)
-    save(writer, 1)  # three refusals of one file
+    save(writer, 1)  # all refusals of one file
     assert not notes
     left[0] = steady.TRIES
     save(writer, 2)
