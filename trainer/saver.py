@@ -39,7 +39,7 @@ class Saver:
         rank: int,
         world_size: int,
         settings: CheckpointSettings,
-        patience_s: float = DEADLINE_S,
+        patience_s: float = 0.0,
         value_of: Callable[[int], float | None],
         beat: Callable[[], None],
         note: Callable[[str], None],

@@ -252,6 +252,33 @@ def test_a_save_that_is_refused_when_all_is_done_is_not_made_again(
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_00000001-a0001"]
 
 
+def test_a_rank_that_comes_late_costs_a_save_another_try_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saver, "DEADLINE_S", 0.1)
+    notes: list[str] = []
+    writer = saver_in(tmp_path, notes, retries=1)
+    writer._world_size = 2
+    first = taken(1)
+    memory = first.files["memory-0.safetensors"]
+    other = replace(first, files={"memory-1.safetensors": memory}, state=None)
+    part = tmp_path / "checkpoints/step_00000001-a0001.part"
+
+    def come(_delay_s: float) -> bool:
+        snapshot.write_part(other, part, rank=1)
+        return False
+
+    monkeypatch.setattr(writer._closed, "wait", come)
+    writer.start(first)
+    writer.wait()
+    (note,) = notes
+    assert "lacks rank-1.json" in note
+    assert "cluster.hang_timeout_s" in note
+    (whole,) = checkpoints(tmp_path / "checkpoints")
+    assert faults(whole) == []
+    assert (whole / "memory-1.safetensors").is_file()
+
+
 def test_the_settings_refuse_what_means_nothing() -> None:
     for name in ("keep_every", "keep_best", "retries"):
         with pytest.raises(ValueError, match=f"checkpoint.{name} = -1"):
