@@ -179,7 +179,7 @@ class Tracker:
             run_id = _begin(client, run)
             held = _go_on(client, run_id, run.tags)
         except Exception as error:
-            first = str(error).splitlines()[0][:200]
+            first = _first(error)[:200]
             if run_id:
                 warn(
                     f"MLflow at {uri} cannot be used now: {first}. Training begins all the same; "
@@ -519,7 +519,7 @@ def end_if_running(uri: str, run_id: str, *, status: str = "KILLED") -> bool:
     except (MlflowException, OSError) as error:
         raise ConfigError(
             f"MLflow at {uri} cannot be used for run {run_id} "
-            f"({str(error).splitlines()[0][:160]}). Start its server and try again."
+            f"({_first(error)[:160]}). Start its server and try again."
         ) from error
     return True
 
@@ -555,6 +555,6 @@ def add_to_run(
                 client.log_table(run_id, columns, name)
     except (MlflowException, OSError) as error:
         raise ConfigError(
-            f"MLflow at {uri} did not take it ({str(error).splitlines()[0][:160]}). Start its "
+            f"MLflow at {uri} did not take it ({_first(error)[:160]}). Start its "
             "server and evaluate again; the run's folder has everything all the same."
         ) from error
