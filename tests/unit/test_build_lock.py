@@ -6,7 +6,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -14,7 +17,7 @@ from pipeline import remote_lock
 from pipeline.build import build_store, prepare
 from pipeline.build_lock import LOCK
 from pipeline.errors import DataError
-from pipeline.files import exists, filesystem, write_whole
+from pipeline.files import exists, filesystem, list_folder, write_whole
 from pipeline.progress import BuildProgress
 from pipeline.publish import Publisher
 from pipeline.settings import BuildSettings
@@ -137,12 +140,29 @@ def test_a_second_build_of_a_remote_store_is_refused_and_the_first_goes_on_unhar
 
 @pytest.mark.parametrize("host", [socket.gethostname(), "elsewhere"])
 def test_a_build_of_a_remote_store_that_was_killed_blocks_no_other(
-    home: Path, remote: str, host: str
+    home: Path, remote: str, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if host != "elsewhere":
+        monkeypatch.setattr(remote_lock, "_lives", pytest.fail)  # nobody waits for what is known
     dead = {"name": "dead", "host": host, "process": 2**22 + 1, "beat": 7}
     write_whole(f"{remote}/{LOCK}", json.dumps(dead).encode())
     assert build(home, out=remote) == Store.open(remote).fingerprint
     assert not exists(f"{remote}/{LOCK}")
+
+
+def test_of_two_builds_that_come_to_a_remote_store_at_once_one_gives_way_and_builds_nothing(
+    home: Path, remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = remote_lock._write
+
+    def write_first(url: str, holder: Any) -> None:
+        write(url, holder)
+        write(url, replace(holder, name="other", host="elsewhere", process=1))
+
+    monkeypatch.setattr(remote_lock, "_write", write_first)
+    with pytest.raises(DataError, match="being built at this moment, by process 1 on elsewhere"):
+        build(home, out=remote)
+    assert list_folder(remote) == {LOCK: ANY}
 
 
 def test_a_build_whose_remote_store_was_taken_writes_no_manifest(home: Path, remote: str) -> None:

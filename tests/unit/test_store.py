@@ -231,7 +231,7 @@ def test_batches_of_a_part_end_where_enough_tokens_have_come_however_they_come(
 ) -> None:
     monkeypatch.setattr(part, "BATCH_TOKENS", 20)
     head = PartHead(key="k", tokenizer="t", vocab_size=300, eod=2, dtype="uint16")
-    texts = [np.arange(3, 3 + n, dtype=np.int32) for n in (4, 9, 4, 50, 1, 18, 19, 3, 3, 3, 3, 3)]
+    texts = [np.arange(3, 3 + n, dtype=np.int32) for n in (4, 9, 4, 1, 50, 18, 19, 3, 3, 3, 3, 3)]
     rows = [Encoded("u", "s", i, 0, 1, 1, 1, ids) for i, ids in enumerate(texts)]
     written = set[bytes]()
     for at_once in (1, 2, 5, 12):
@@ -245,4 +245,4 @@ def test_batches_of_a_part_end_where_enough_tokens_have_come_however_they_come(
         assert [found.tokens(i).tolist() for i in range(12)] == [[*t.tolist(), 2] for t in texts]
     assert len(written) == 1
     _, batches = part.open_arrow(str(path))
-    assert [batch.num_rows for batch in batches] == [3, 1, 2, 1, 5]
+    assert [batch.num_rows for batch in batches] == [3, 2, 2, 5]
