@@ -262,8 +262,11 @@ def _backward_keys(
             log_sum = tl.load(LOG_SUM + pair.to(tl.int64) * L + i, mask=i < L, other=0.0)
             level = tl.load(LEVEL + pair.to(tl.int64) * L + i, mask=i < L, other=0.0)
             nearest = M + i0 - first - T
-            low = _by_distance(qv, positions, nearest, K, columns, E, T)
-            high = _by_distance(qv, positions, nearest + T, K, columns, E, T)
+            # Not _by_distance: with both loads before the products no register spills on sm_80.
+            far_off = _distances(positions, nearest + T, K, columns, E, T)
+            near = _distances(positions, nearest, K, columns, E, T)
+            low = tl.dot(qv, tl.trans(near), input_precision="ieee")
+            high = tl.dot(qv, tl.trans(far_off), input_precision="ieee")
             scores, visible = _scores(qu, k, low, high, i, j, far, L, K, T)
             weights = tl.where(visible, tl.exp2(scores * LOG2_E - log_sum[:, None]), 0.0)
             d_v += tl.dot(tl.trans(weights.to(d_out.dtype)), d_out, input_precision="ieee")
