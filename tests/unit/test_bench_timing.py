@@ -1,13 +1,20 @@
 """The arithmetic of the benches, with a clock that is told what to say."""
 
+import json
 import time
 from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from jobs.bench_model import Shape
+from jobs.bench_serve import wait_share
+from jobs.bench_store import bench_store
 from jobs.bench_timing import Spread, in_turns, ratio, share, spread
 from jobs.bench_train import turn_of
+from pipeline.store import Store
+from pipeline.tokenizer import train_tokenizer
 
 
 def test_works_take_turns_and_the_first_round_is_not_counted(
@@ -58,3 +65,29 @@ def test_a_run_is_timed_from_its_last_warm_step_to_its_last() -> None:
         "wait_share": pytest.approx(0.2),
         "start_seconds": 7.0,
     }
+
+
+def test_a_turn_waits_for_what_it_waited_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, client = 100.0, Mock(waited_s=30.0)
+
+    def serve() -> None:
+        nonlocal now_s
+        now_s += 8.0
+        client.waited_s += 2.0
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s)
+    assert [wait_share(client, serve) for _ in range(2)] == [0.25, 0.25]
+
+
+def test_a_store_for_a_bench_takes_the_tokenizer_or_plain_bytes(tmp_path: Path) -> None:
+    texts = [f"row {number} of light and stone\n" for number in range(40)]
+    corpus = tmp_path / "a.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (tmp_path / "model").write_bytes(train_tokenizer(texts, vocab_size=288))
+    sizes: list[int] = []
+    for tokenizer in ("", str(tmp_path / "model")):
+        folder = tmp_path / f"of-{len(sizes)}"
+        folder.mkdir()
+        out = bench_store([str(corpus)], tokenizer=tokenizer, folder=folder)
+        sizes.append(Store.open(out).vocab_size)
+    assert sizes == [258, 288]
