@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jobs.bench_timing import Say, in_turns, machine, peak, ratio, spread
+from jobs.bench_timing import Say, in_turns, machine, peak, ratio, share, spread
 from model.attention import sight
 from model.backends import attention_of
 from model.config import Backend, ModelConfig
@@ -71,9 +71,7 @@ def measure_attention(
                 **asdict(point),
                 "seconds": time_s.median,
                 "beside": "peak",
-                "ratio": useful / time_s.median / highest,
-                "lowest": useful / time_s.highest / highest,
-                "highest": useful / time_s.lowest / highest,
+                **share(useful, time_s, highest),
                 **{
                     f"{other}_by_auto": ratio(found[other], found["auto"]) for other in COMPARED[1:]
                 },

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from jobs.bench_timing import Say, in_turns, machine, peak, precisions, ratio, spread
+from jobs.bench_timing import Say, in_turns, machine, peak, precisions, ratio, share, spread
 from model.config import Backend, ModelConfig
 from model.cross_entropy import linear_cross_entropy
 from model.memory import Memory, empty_memory
@@ -163,9 +163,7 @@ def _steps(
             "seconds": time_s.median,
             "tokens_per_second": shape.rows * shape.segment / time_s.median,
             "beside": "peak",
-            "ratio": useful / time_s.median / highest,
-            "lowest": useful / time_s.highest / highest,
-            "highest": useful / time_s.lowest / highest,
+            **share(useful, time_s, highest),
         },
         {
             "name": "chunked step",

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,10 +70,7 @@ def measure_serve(
                 for turn in range(repeats):
                     say(f"a loop of {step_s * 1000:.0f} ms a step, turn {turn + 1}")
                     for name, client in clients.items():
-                        before_s, began_s = client.waited_s, time.perf_counter()
-                        serve(client, step_s)
-                        waited_s = client.waited_s - before_s
-                        waits[name].append(waited_s / (time.perf_counter() - began_s))
+                        waits[name].append(wait_share(client, partial(serve, client, step_s)))
             finally:
                 for client in clients.values():
                     client.close()
@@ -96,3 +93,10 @@ def measure_serve(
         "step_seconds": step_s,
         "figures": figures,
     }
+
+
+def wait_share(client: RowClient, act: Callable[[], object]) -> float:
+    """Share of the time of `act` in which the client waited."""
+    before_s, began_s = client.waited_s, time.perf_counter()
+    act()
+    return (client.waited_s - before_s) / (time.perf_counter() - began_s)

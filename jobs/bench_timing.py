@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,14 +54,19 @@ def ratio(ours: list[float], other: list[float]) -> dict[str, float]:
     return {"ratio": each.median, "lowest": each.lowest, "highest": each.highest}
 
 
+def share(useful: float, seconds: Spread, highest: float) -> dict[str, float]:
+    """Of `highest` operations a second, what `useful` ones in `seconds` are, from the slowest."""
+    return {
+        "ratio": useful / seconds.median / highest,
+        "lowest": useful / seconds.highest / highest,
+        "highest": useful / seconds.lowest / highest,
+    }
+
+
 def precisions() -> tuple[str, ...]:
     """fp32, and bf16 where the processor multiplies it itself: else it is only emulated."""
     capability: Any = torch.backends.cpu.get_cpu_capability()
-    flags = set[str]()
-    if platform.system() == "Linux":
-        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123 - no file to open twice
-            flags = set(next((line for line in file if line.startswith("flags")), "").split())
-    own = {"avx512_bf16", "amx_bf16"} & flags
+    own = {"avx512_bf16", "amx_bf16"} & set(_told_by_linux("flags").split())
     return ("fp32", "bf16") if own and "AVX512" in str(capability) else ("fp32",)
 
 
@@ -99,9 +105,11 @@ def about(facts: Mapping[str, Any]) -> str:
 
 
 def _processor() -> str:
-    if platform.system() == "Linux":
-        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    return _told_by_linux("model name") or platform.processor() or platform.machine()
+
+
+def _told_by_linux(name: str) -> str:
+    """What it says of the first processor; empty where it says nothing, or is no Linux."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")

@@ -81,9 +81,7 @@ def measure_train(  # noqa: PLR0913 - what a run is made of, each by name
             lines, start_s = _train(tables, run)
             say(f"bare steps again, turn {turn + 1}")
             seconds += [_seconds(bare) for _ in range(max(3, steps // 20))]
-            turns.append(
-                _turn(lines, statistics.median(seconds), start_s, workers, warm_steps, shape)
-            )
+            turns.append(turn_of(lines, statistics.median(seconds), start_s, warm_steps, shape))
     ratios = spread([turn["ratio"] for turn in turns])
     middle = {key: statistics.median([turn[key] for turn in turns]) for key in turns[0]}
     figure = {
@@ -101,18 +99,22 @@ def measure_train(  # noqa: PLR0913 - what a run is made of, each by name
     return {"machine": machine(), "repeats": repeats, "steps": steps, "figures": [figure]}
 
 
-def _turn(
-    lines: list[dict[str, Any]],
-    bare_s: float,
-    start_s: float,
-    workers: int,
-    warm_steps: int,
-    shape: Shape,
+def turn_of(
+    lines: list[dict[str, Any]], bare_s: float, start_s: float, warm_steps: int, shape: Shape
 ) -> dict[str, float]:
+    """What a run did, beside bare steps of its workers.
+
+    Args:
+        lines: Its metric lines.
+        bare_s: Seconds of a bare step of one worker's rows; the workers take theirs at once.
+        start_s: Seconds to the end of its first step.
+        warm_steps: First steps that are not counted.
+        shape: Rows and segment of the run.
+    """
     steps = [line for line in lines if line.get("kind") == "step"][warm_steps - 1 :]
     took_s = (steps[-1]["time"] - steps[0]["time"]) / 1000
     targets = steps[-1]["train/targets"] - steps[0]["train/targets"]
-    bare = workers * (shape.rows // workers) * shape.segment / bare_s
+    bare = shape.rows * shape.segment / bare_s
     return {
         "tokens_per_second": targets / took_s,
         "bare_tokens_per_second": bare,

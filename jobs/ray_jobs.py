@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import metadata, requires, version
+from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -24,6 +25,7 @@ from jobs.address import ADDRESSES
 from jobs.cluster_look import Seen, look, token_of
 from jobs.entry import DISTRIBUTION, Exit
 from trainer.errors import ConfigError
+from trainer.temp_folder import temp_folder
 
 TIMEOUT_S = 10.0
 RUN, FOLDER, NUMBER = "longrow.run", "longrow.folder", "longrow.submission"
@@ -173,7 +175,7 @@ class RayJobs:
         job: str,
         *,
         entrypoint: str,
-        package: str,
+        package: bytes,
         environment: Mapping[str, str],
         metadata: Mapping[str, str],
     ) -> str:
@@ -182,18 +184,20 @@ class RayJobs:
         Args:
             job: The id.
             entrypoint: A command of the shell.
-            package: Zip file, whose content is what the job's processes stand in.
+            package: A zip file, whose content is what the job's processes stand in.
             environment: Variables for its processes; everybody who is let in can read them.
             metadata: For whoever looks at it; the same.
         """
         end = time.monotonic() + STARTING_S
-        with self._told():
+        with temp_folder() as folder, self._told():
+            path = Path(folder, "longrow.zip")
+            path.write_bytes(package)
             while True:
                 try:
                     return self._client.submit_job(
                         entrypoint=entrypoint,
                         submission_id=job,
-                        runtime_env={"working_dir": package, "env_vars": dict(environment)},
+                        runtime_env={"working_dir": str(path), "env_vars": dict(environment)},
                         metadata=dict(metadata),
                     )
                 except RuntimeError as error:

@@ -22,8 +22,8 @@ OF_THE_CONFIG = re.compile(r"\w+ = |\[\w+\]$")
 def command(job: str, *, address: str) -> Outcome:
     """Say how a job on a cluster is, and the last that it said.
 
-    JOB is a job's id, or a run's name, whose newest job is meant. Where the run's folder is seen
-    from here, its steps and checkpoint are told too.
+    JOB is a job's id, or a run's name, whose newest job is meant. Where the run's folder is one of
+    this machine too, its steps and checkpoint are told; of one at a URL `longrow show` tells them.
     """
     from jobs.ray_jobs import open_jobs
     from jobs.report import table

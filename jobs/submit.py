@@ -8,22 +8,17 @@ import click
 
 from jobs.address import address_option
 from jobs.entry import Exit, Job, Outcome, run
+from jobs.run_options import config_argument, resume_option, set_option
 
 if TYPE_CHECKING:
     from jobs.config import RunConfig
-    from jobs.ray_jobs import RayJob, RayJobs
+    from jobs.ray_jobs import RayJob
 
 
 @click.command("submit", cls=Job)
-@click.argument("config", type=click.Path(path_type=Path))
-@click.option("--set", "sets", multiple=True, metavar="SECTION.KEY=VALUE", help="Over the file.")
-@click.option(
-    "--resume",
-    type=click.Choice(["auto", "never", "must"]),
-    default="auto",
-    show_default=True,
-    help="Go on with the run of this name where there is one.",
-)
+@config_argument
+@set_option
+@resume_option
 @address_option
 @click.option(
     "--installed",
@@ -93,10 +88,9 @@ def command(
     }
     words = [python, "-m", "jobs.train", "run.toml", "--resume", resume]
     click.echo(f"Sending {sent.what}.", err=True)
-    job = _send(
-        jobs,
+    job = jobs.submit(
         f"{read.run.name}-{number}",
-        sent.data,
+        package=sent.data,
         entrypoint=shlex.join(words),
         # Ray would kill a job that is stopped after 3 s, in the middle of its checkpoint.
         environment={"RAY_JOB_STOP_WAIT_TIME_S": str(stop_grace_s)},
@@ -168,29 +162,6 @@ def _next_number(jobs: "list[RayJob]", config: "RunConfig", folder: str) -> int:
     while f"{config.run.name}-{number}" in taken:  # of a run of that name in another folder
         number += 1
     return number
-
-
-def _send(
-    jobs: "RayJobs",
-    job: str,
-    data: bytes,
-    *,
-    entrypoint: str,
-    environment: dict[str, str],
-    metadata: dict[str, str],
-) -> str:
-    from trainer.temp_folder import temp_folder
-
-    with temp_folder() as folder:
-        package = Path(folder) / "longrow.zip"
-        package.write_bytes(data)
-        return jobs.submit(
-            job,
-            entrypoint=entrypoint,
-            package=str(package),
-            environment=environment,
-            metadata=metadata,
-        )
 
 
 def code_of(job: "RayJob") -> Exit:

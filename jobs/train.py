@@ -6,20 +6,15 @@ from pathlib import Path
 import click
 
 from jobs.entry import Job, Outcome, run
+from jobs.run_options import config_argument, resume_option, set_option
 
 
 @click.command("train", cls=Job)
-@click.argument("config", type=click.Path(path_type=Path))
+@config_argument
 @click.argument("corpus", nargs=-1)
 @click.option("--build", is_flag=True, help="Train while CORPUS, or data.inputs, is tokenized.")
-@click.option("--set", "sets", multiple=True, metavar="SECTION.KEY=VALUE", help="Over the file.")
-@click.option(
-    "--resume",
-    type=click.Choice(["auto", "never", "must"]),
-    default="auto",
-    show_default=True,
-    help="Go on with the run of this name where there is one.",
-)
+@set_option
+@resume_option
 @click.option(
     "--init",
     metavar="CHECKPOINT",

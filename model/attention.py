@@ -60,6 +60,12 @@ class Drop:
 Attention = Callable[[Queries, Tensor, Tensor, Tensor, Sight, Drop | None], Tensor]
 
 
+def product_type(x: Tensor) -> torch.dtype:
+    """The type in which products with `x` are taken: its own, or that of autocast."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
 def sight(offset: Tensor, usable: Tensor, *, memory: int, window: int = 0) -> Sight:
     """Say what queries see: the past of their own document, as far as the row remembers it.
 

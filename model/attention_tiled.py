@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from model.attention import Drop, Queries, Sight, slide
+from model.attention import Drop, Queries, Sight, product_type, slide
 
 # Scores of a tile. On a CPU 1 MiB, what a core's second-level cache holds, and queries as measured:
 # docs/benchmarks.md.
@@ -66,10 +66,7 @@ def tiled_attention(
     With `keep` the weights are kept for the backward pass, (H, B, L, K) of them, less those to the
     right of each tile. Else they are computed again there.
     """
-    device = k.device.type
-    product = k.dtype
-    if torch.is_autocast_enabled(device):
-        product = torch.get_autocast_dtype(device)
+    product = product_type(k)
     # Contiguous: products in bf16 with the strided keys of a projection take three times as long.
     inputs = (x.to(product).contiguous() for x in (*q, k, v, r))
     return _Tiled.apply(*inputs, seen, drop, keep)

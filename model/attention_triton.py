@@ -19,7 +19,6 @@ matrices make of it the gradients of q plus v and of r.
 # pyright: reportInvalidTypeForm=false, reportAttributeAccessIssue=false
 # ruff: noqa: ANN001, ANN202, PLR0913, E501
 
-import os
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from model.attention import Queries, Sight
+from model.attention import Queries, Sight, product_type
 
 LOG2_E = tl.constexpr(1.4426950408889634)  # kernels use powers of 2
 MOST_HEAD_WIDTH = 128
@@ -39,8 +38,7 @@ def fused_attention(q: Queries, k: Tensor, v: Tensor, r: Tensor, seen: Sight) ->
 
     Under autocast, products are of its type.
     """
-    device = k.device.type
-    product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else k.dtype
+    product = product_type(k)
     inputs = (x.to(product).contiguous() for x in (*q, k, v, r))
     return _Fused.apply(*inputs, seen.far.contiguous())
 
@@ -48,12 +46,11 @@ def fused_attention(q: Queries, k: Tensor, v: Tensor, r: Tensor, seen: Sight) ->
 def fits(dtype: torch.dtype, head_width: int) -> bool:
     """Whether the kernels are for such products: half precision; any in the interpreter."""
     half = dtype in (torch.bfloat16, torch.float16)
-    return head_width <= MOST_HEAD_WIDTH and (half or os.environ.get("TRITON_INTERPRET") == "1")
+    return head_width <= MOST_HEAD_WIDTH and (half or _is_interpreted())
 
 
-def tile_of(*, interpreted: bool) -> int:
-    """Queries and keys of a square (T): with 64 the registers of sm_80 spill."""
-    return 16 if interpreted else 32
+def _is_interpreted() -> bool:
+    return bool(triton.knobs.runtime.interpret)
 
 
 class _Fused(torch.autograd.Function):
@@ -92,8 +89,8 @@ class _Fused(torch.autograd.Function):
 
 
 def _launch(length: int, pairs: int, head_width: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """Programs, and what a kernel is compiled for: E, its power of two, T."""
-    T = tile_of(interpreted=os.environ.get("TRITON_INTERPRET") == "1")
+    """Programs, and what a kernel is compiled for: E, its power of two, a square's side (T)."""
+    T = 16 if _is_interpreted() else 32  # with 64 the registers of sm_80 spill
     padded = max(16, triton.next_power_of_2(head_width))
     sizes = {"E": head_width, "EP": padded, "T": T, "num_warps": 4, "num_stages": 2}
     return (triton.cdiv(length, T), pairs), sizes
@@ -122,10 +119,36 @@ def _turned(low, high, T: tl.constexpr):
 
 
 @triton.jit
+def _by_distance(q, positions, lowest, K, columns, E: tl.constexpr, T: tl.constexpr):
+    """Score queries by distances lowest, ..., lowest + T - 1."""
+    keys = _distances(positions, lowest, K, columns, E, T)
+    return tl.dot(q, tl.trans(keys), input_precision="ieee")
+
+
+@triton.jit
 def _visible(i, j, far, L, K):
     """Which queries (T,) see which keys (T,): the offset rule."""
     distance = (K - L) + i[:, None] - j[None, :]
     return (distance >= 0) & (distance <= far[:, None]) & (j < K)[None, :] & (i < L)[:, None]
+
+
+@triton.jit
+def _scores(qu, k, low, high, i, j, far, L, K, T: tl.constexpr):
+    """Scores of a square, and which of them count."""
+    scores = tl.dot(qu, tl.trans(k), input_precision="ieee") + _turned(low, high, T)
+    return scores, _visible(i, j, far, L, K)
+
+
+@triton.jit
+def _far(start, i, row, L):
+    """The largest distance that each query sees; -1 where there is no such query."""
+    return tl.load(start + row * L + i, mask=i < L, other=-1).to(tl.int32)
+
+
+@triton.jit
+def _oldest(i, far, L, K):
+    """The first key that one of the queries sees; it may be below 0."""
+    return tl.min(tl.where(i < L, (K - L) + i - far, K), 0)
 
 
 @triton.jit
@@ -142,24 +165,20 @@ def _forward(
     positions = R + (pair // B).to(tl.int64) * (K + 1) * E
     qu = _rows(QU + queries, i, L, columns, E)
     qv = _rows(QV + queries, i, L, columns, E)
-    far = tl.load(FAR + (pair % B) * L + i, mask=i < L, other=-1).to(tl.int32)
+    far = _far(FAR, i, pair % B, L)
     # The first key that one of the queries sees, and the key after the last.
-    oldest = tl.min(tl.where(i < L, M + i - far, K), 0)
-    begin = (tl.maximum(oldest, 0) // T) * T
+    begin = (tl.maximum(_oldest(i, far, L, K), 0) // T) * T
     end = tl.minimum(K, M + first + T)
     top = tl.full((T,), -1e30, tl.float32)
     total = tl.zeros((T,), tl.float32)
     found = tl.zeros((T, EP), tl.float32)
-    high = tl.dot(qv, tl.trans(_distances(positions, M + first - begin, K, columns, E, T)),
-                  input_precision="ieee")  # fmt: skip
+    high = _by_distance(qv, positions, M + first - begin, K, columns, E, T)
     for j0 in tl.range(begin, end, T):
         j = j0 + tl.arange(0, T)
         k = _rows(K_ + keys, j, K, columns, E)
         v = _rows(V_ + keys, j, K, columns, E)
-        near = _distances(positions, M + first - j0 - T, K, columns, E, T)
-        low = tl.dot(qv, tl.trans(near), input_precision="ieee")
-        scores = tl.dot(qu, tl.trans(k), input_precision="ieee") + _turned(low, high, T)
-        visible = _visible(i, j, far, L, K)
+        low = _by_distance(qv, positions, M + first - j0 - T, K, columns, E, T)
+        scores, visible = _scores(qu, k, low, high, i, j, far, L, K, T)
         scores = tl.where(visible, scores * LOG2_E, -1e30)
         highest = tl.maximum(top, tl.max(scores, 1))
         weights = tl.where(visible, tl.exp2(scores - highest[:, None]), 0.0)
@@ -190,23 +209,19 @@ def _backward_queries(
     qu = _rows(QU + queries, i, L, columns, E)
     qv = _rows(QV + queries, i, L, columns, E)
     d_out = _rows(D_OUT + queries, i, L, columns, E)
-    far = tl.load(FAR + (pair % B) * L + i, mask=i < L, other=-1).to(tl.int32)
+    far = _far(FAR, i, pair % B, L)
     log_sum = tl.load(LOG_SUM + pair.to(tl.int64) * L + i, mask=i < L, other=0.0)
     level = tl.load(LEVEL + pair.to(tl.int64) * L + i, mask=i < L, other=0.0)
-    oldest = tl.min(tl.where(i < L, M + i - far, K), 0)
-    begin = (tl.maximum(oldest, 0) // T) * T
+    begin = (tl.maximum(_oldest(i, far, L, K), 0) // T) * T
     end = tl.minimum(K, M + first + T)
     d_qu = tl.zeros((T, EP), tl.float32)
-    high = tl.dot(qv, tl.trans(_distances(positions, M + first - begin, K, columns, E, T)),
-                  input_precision="ieee")  # fmt: skip
+    high = _by_distance(qv, positions, M + first - begin, K, columns, E, T)
     for j0 in tl.range(begin, end, T):
         j = j0 + tl.arange(0, T)
         k = _rows(K_ + keys, j, K, columns, E)
         v = _rows(V_ + keys, j, K, columns, E)
-        near = _distances(positions, M + first - j0 - T, K, columns, E, T)
-        low = tl.dot(qv, tl.trans(near), input_precision="ieee")
-        scores = tl.dot(qu, tl.trans(k), input_precision="ieee") + _turned(low, high, T)
-        visible = _visible(i, j, far, L, K)
+        low = _by_distance(qv, positions, M + first - j0 - T, K, columns, E, T)
+        scores, visible = _scores(qu, k, low, high, i, j, far, L, K, T)
         weights = tl.where(visible, tl.exp2(scores * LOG2_E - log_sum[:, None]), 0.0)
         d_weights = tl.dot(d_out, tl.trans(v), input_precision="ieee")
         d_scores = (weights * (d_weights - level[:, None])).to(k.dtype)
@@ -239,21 +254,20 @@ def _backward_keys(
     begin = (tl.maximum(first - M, 0) // T) * T  # the first query that stands at the keys or after
     for i0 in tl.range(begin, L, T):
         i = i0 + tl.arange(0, T)
-        far = tl.load(FAR + (pair % B) * L + i, mask=i < L, other=-1).to(tl.int32)
-        oldest = tl.min(tl.where(i < L, M + i - far, K), 0)
-        if oldest < first + T:  # one of the queries sees one of the keys
+        far = _far(FAR, i, pair % B, L)
+        if _oldest(i, far, L, K) < first + T:  # one of the queries sees one of the keys
             qu = _rows(QU + queries, i, L, columns, E)
             qv = _rows(QV + queries, i, L, columns, E)
             d_out = _rows(D_OUT + queries, i, L, columns, E)
             log_sum = tl.load(LOG_SUM + pair.to(tl.int64) * L + i, mask=i < L, other=0.0)
             level = tl.load(LEVEL + pair.to(tl.int64) * L + i, mask=i < L, other=0.0)
             nearest = M + i0 - first - T
+            # Not _by_distance: with both loads before the products no register spills on sm_80.
             far_off = _distances(positions, nearest + T, K, columns, E, T)
             near = _distances(positions, nearest, K, columns, E, T)
             low = tl.dot(qv, tl.trans(near), input_precision="ieee")
             high = tl.dot(qv, tl.trans(far_off), input_precision="ieee")
-            scores = tl.dot(qu, tl.trans(k), input_precision="ieee") + _turned(low, high, T)
-            visible = _visible(i, j, far, L, K)
+            scores, visible = _scores(qu, k, low, high, i, j, far, L, K, T)
             weights = tl.where(visible, tl.exp2(scores * LOG2_E - log_sum[:, None]), 0.0)
             d_v += tl.dot(tl.trans(weights.to(d_out.dtype)), d_out, input_precision="ieee")
             d_weights = tl.dot(d_out, tl.trans(v), input_precision="ieee")

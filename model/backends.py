@@ -15,7 +15,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from model.attention import Attention, Drop, Queries, Sight, plain_attention, sight
+from model.attention import Attention, Drop, Queries, Sight, plain_attention, product_type, sight
 from model.attention_tiled import tiled_attention
 from model.attention_whole import sdpa_attention, whole_attention
 from model.config import Backend
@@ -51,9 +51,7 @@ def triton_attention(
     """Attend with the fused kernels, where they are for such inputs; as `plain_attention`."""
     from model.attention_triton import fits, fused_attention  # Triton may not be there
 
-    device = k.device.type
-    product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else k.dtype
-    if drop is not None or not fits(product, k.shape[3]):
+    if drop is not None or not fits(product_type(k), k.shape[3]):
         return dense_attention(q, k, v, r, seen, drop)
     return fused_attention(q, k, v, r, seen)
 
@@ -126,9 +124,7 @@ def _chosen(device: torch.device, *, grad: bool) -> Backend:
 def _is_small(q: Tensor, k: Tensor) -> bool:
     """Whether whole matrices are faster; not by the number of rows, which may differ by worker."""
     H, _, L, _ = q.shape
-    return (k.element_size() == 2 or torch.is_autocast_enabled("cpu")) and (
-        H * L * k.shape[2] < _SMALL
-    )
+    return product_type(k).itemsize == 2 and H * L * k.shape[2] < _SMALL
 
 
 def _probe(backend: Backend, *, device: torch.device, dtype: torch.dtype, head_width: int) -> float:

@@ -67,7 +67,9 @@ class TrainerSettings:
         attention: How attention is computed; all give the same numbers but for rounding. auto takes
             what is fastest on the device; chunked needs the least memory; plain is the slow
             definition; triton is a kernel for GPUs that was not run on one so far. One that fails
-            where a run starts is replaced, and the run says so.
+            where a run starts is replaced, and the run says so. On a CPU a row has the same bits
+            whatever rows stand beside it, so with any number of workers, under auto, dense and
+            chunked; not under plain and sdpa.
         accumulation: Pieces, by rows, in which a rank computes one step; each has its own memory.
         threads: Torch threads of a worker; 0 shares the machine's cores among the workers.
         deterministic: Torch's deterministic algorithms: on a GPU, bit-exact resumes for some speed.

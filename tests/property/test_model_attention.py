@@ -136,25 +136,37 @@ def test_what_no_query_may_see_changes_no_bit(backend: Backend, usable: int, off
 
 
 @pytest.mark.parametrize("backend", ["auto", "dense", "chunked"])
-def test_a_row_is_the_same_to_the_last_bit_whatever_stands_beside_it(backend: Backend) -> None:
-    model = small_model(backend=backend, attention_dropout=0.2, dtype=torch.float32)
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_row_is_the_same_to_the_last_bit_whatever_stands_beside_it(
+    backend: Backend, *, half: bool, grad: bool
+) -> None:
     H, B, L, M, E = 2, 4, 70, 9, 5
     source = torch.Generator().manual_seed(1)
     sizes = [(H, B, L, E), (H, B, L, E), (H, B, M + L, E), (H, B, M + L, E)]
-    qu, qv, k, v = (torch.randn(size, generator=source) for size in sizes)
+    rows = [torch.randn(size, generator=source) for size in sizes]
     r = torch.randn(H, M + L + 1, E, generator=source)
-    offset = torch.arange(50, 50 + L).expand(B, L)
-    noise = Noise(seed=1, step=2, rows=torch.arange(B))
-    with torch.no_grad():
-        outs: list[Tensor] = []
-        for low, high in ((0, 4), (0, 2), (2, 4)):
-            seen = sight(offset[low:high], torch.full((high - low,), M), memory=M)
-            part = Noise(seed=1, step=2, rows=noise.rows[low:high])
-            drop = Drop(rate=0.2, noise=part, site=1)
-            cut = (x[:, low:high] for x in (qu, qv, k, v))
-            one, two, keys, values = cut
-            outs.append(model.attention((one, two), keys, values, r, seen, drop))
-    assert torch.equal(outs[0], torch.cat(outs[1:], dim=1))
+    attend = attention_of(backend, device=CPU, grad=grad)
+
+    def of_rows(low: int, high: int) -> list[Tensor]:
+        seen = sight(
+            torch.arange(50, 50 + L).expand(high - low, L),
+            torch.full((high - low,), M),
+            memory=M,
+        )
+        noise = Noise(seed=1, step=2, rows=torch.arange(low, high))
+        qu, qv, k, v = given = [x[:, low:high].clone().requires_grad_(grad) for x in rows]
+        with torch.autocast("cpu", torch.bfloat16, enabled=half), torch.set_grad_enabled(grad):
+            out = attend((qu, qv), k, v, r, seen, Drop(rate=0.2, noise=noise, site=1))
+        return [out, *(torch.autograd.grad(out.float().sin().sum(), given) if grad else ())]
+
+    together = of_rows(0, B)
+    for parts in (
+        [of_rows(0, 2), of_rows(2, 4)],
+        [of_rows(row, row + 1) for row in range(B)],
+    ):
+        for whole, *pieces in zip(together, *parts, strict=True):
+            assert torch.equal(whole, torch.cat(pieces, dim=1))
 
 
 @pytest.mark.parametrize("changes", [{}, {"pre_norm": True, "attention_dropout": 0.3}])

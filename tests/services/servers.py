@@ -3,7 +3,6 @@
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.chaos import free_port
+
 WAIT_S = 120.0
 QUIET = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -22,21 +23,19 @@ QUIET = {
 }
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @contextmanager
 def mlflow_server(
-    folder: Path, *, database: str, artifacts: str, environment: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    database: str,
+    artifacts: str,
+    workers: int = 1,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """MLflow's own server, as docs/tracking.md starts it; gives its address."""
     port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--host=127.0.0.1", f"--port={port}"]
-    command += ["--workers=1", f"--backend-store-uri={database}"]
+    command += [f"--workers={workers}", f"--backend-store-uri={database}"]
     command += [f"--artifacts-destination={artifacts}"]
     uri = f"http://127.0.0.1:{port}"
     with _process(command, folder / "mlflow.log", QUIET | dict(environment or {})) as server:

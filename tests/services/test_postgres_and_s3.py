@@ -15,7 +15,11 @@ def test_a_training_with_a_restart_is_whole_in_postgresql_and_s3(
         postgres() as database,
         s3_server(tmp_path, bucket="longrow") as to_s3,
         mlflow_server(
-            tmp_path, database=database, artifacts="s3://longrow/mlflow", environment=to_s3
+            tmp_path,
+            database=database,
+            artifacts="s3://longrow/mlflow",
+            workers=2,
+            environment=to_s3,
         ) as uri,
     ):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)  # S3's keys are the server's alone

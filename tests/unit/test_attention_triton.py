@@ -35,7 +35,6 @@ def compare(H, B, L, M, E, dtype, seed, window=0, drop=None):
     offset = torch.randint(0, K + 2, (B, L), generator=source)
     usable = torch.randint(0, M + 1, (B,), generator=source)
     seen = sight(offset, usable, memory=M, window=window)
-    # What no query of a row may see must not matter: far distances of keys are poisoned.
     found = []
     for attend, given in (
         (plain_attention, wide),

@@ -40,6 +40,10 @@ def test_every_stage_is_measured_beside_a_bare_loop(tmp_path: Path) -> None:
         (("pipeline", "--workers", "2"), "--workers"),
         (("build", "--rows", "64"), "--rows"),
         (("build", "--segment", "512"), "--segment"),
+        (("model", "--rows", "2"), "--rows"),
+        (("attention", "corpus"), "INPUTS"),
+        (("serve", "--launcher", "local"), "--launcher"),
+        (("generate", "--tokenizer", "t"), "--tokenizer"),
     ],
 )
 def test_an_option_that_a_bench_does_not_use_is_refused(

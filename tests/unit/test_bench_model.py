@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from jobs import bench_model
 from jobs.bench_attention import Point, fit, measure_attention
@@ -13,8 +14,7 @@ from jobs.bench_generate import MODEL as GENERATED
 from jobs.bench_generate import measure_generate
 from jobs.bench_model import MODEL, Shape, measure_model
 from jobs.bench_table import table
-from jobs.entry import Exit
-from tests.command import code_of
+from model.recall import Recall
 
 TINY = {"width": 16, "heads": 2, "head_width": 8, "inner_width": 16}
 
@@ -74,24 +74,16 @@ def test_a_line_is_fitted_exactly_where_there_is_one() -> None:
     assert fit([10, 20, 40], [0.5, 2.0, 8.0])["exponent"] == pytest.approx(2)
 
 
-def test_generation_is_measured_beside_hidden_states() -> None:
+def test_generation_is_measured_beside_hidden_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, lengths = Recall.read, list[int]()
+
+    def counted(self: Recall, tokens: Tensor, offset: Tensor) -> Tensor:
+        lengths.append(tokens.shape[1])
+        return read(self, tokens, offset)
+
+    monkeypatch.setattr(Recall, "read", counted)
     config = replace(GENERATED, layers=1, **TINY)
     found = measure_generate(lengths=(6,), config=config, tokens=2, repeats=1)
     check(found)
     assert found["figures"][0]["memory"] == 6
-
-
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (("model", "--rows", "2"), "--rows"),
-        (("attention", "corpus"), "INPUTS"),
-        (("serve", "--launcher", "local"), "--launcher"),
-        (("generate", "--tokenizer", "t"), "--tokenizer"),
-    ],
-)
-def test_an_option_that_a_bench_does_not_use_is_refused(
-    words: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert code_of("bench", *words) == Exit.BAD_USE
-    assert f"`bench {words[0]}` uses no {name}" in capsys.readouterr().err
+    assert lengths == [6, 1, 1, 1, 1]  # the memory, then 2 tokens in each of 2 rounds, that one way

@@ -30,8 +30,8 @@ def states(findings: list[Finding]) -> list[str]:
 @pytest.fixture
 def server() -> Iterator[tuple[str, dict[str, Any]]]:
     """A web server that answers as the test says: `code`, `body`, `date`; it keeps the headers."""
-    with answering() as (uri, says):
-        yield uri, says
+    with answering() as server:
+        yield server
 
 
 def test_where_nothing_is_wrong_it_says_so_and_leaves_nothing(

@@ -73,6 +73,8 @@ def test_equal_code_has_one_hash_and_other_code_another(tmp_path: Path) -> None:
         (tmp_path / package / "__init__.py").write_text("")
     before = parcel("", code=True, home=tmp_path)
     (tmp_path / "jobs" / "notes.txt").write_text("of any kind")
+    (tmp_path / "jobs" / "__pycache__").mkdir()
+    (tmp_path / "jobs" / "__pycache__" / "notes.pyc").write_text("is made again there")
     after = parcel("", code=True, home=tmp_path)
     assert after.files == before.files + 1
     assert after.sha256 != before.sha256

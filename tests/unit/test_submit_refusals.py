@@ -189,3 +189,32 @@ def test_a_token_may_stand_in_a_file(
     (tmp_path / "token").write_text("of-the-file\n", encoding="utf-8")
     refusal(capsys, config, *sets(*FITS), "--address", uri, code=Exit.FAILED)  # it is let in
     assert says["asked"]["Authorization"] == "Bearer of-the-file"
+
+
+def test_a_head_that_has_just_come_up_is_asked_again_and_gets_the_whole_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from jobs import ray_jobs
+
+    asked: list[tuple[str, bytes]] = []
+
+    class Client:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def submit_job(self, *, submission_id: str, runtime_env: dict[str, Any], **_: Any) -> str:
+            asked.append((submission_id, Path(runtime_env["working_dir"]).read_bytes()))
+            if len(asked) < 3:
+                raise RuntimeError(f"{ray_jobs.NO_AGENT} to submit job")
+            return submission_id
+
+    monkeypatch.setattr(ray_jobs, "JobSubmissionClient", Client)
+    monkeypatch.setattr(ray_jobs.time, "sleep", lambda _: None)
+    jobs = ray_jobs.RayJobs("http://127.0.0.1:1")
+    words: dict[str, Any] = {"entrypoint": "", "environment": {}, "metadata": {}}
+    assert jobs.submit("run-1", package=b"all of it", **words) == "run-1"
+    assert asked == [("run-1", b"all of it")] * 3
+    monkeypatch.setattr(ray_jobs, "STARTING_S", -1.0)
+    asked.clear()
+    with pytest.raises(ray_jobs.ClusterGoneError, match="No available agent"):
+        jobs.submit("run-2", package=b"", **words)
+    assert len(asked) == 1
