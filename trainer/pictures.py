@@ -160,7 +160,8 @@ def _draw_by_offset(
         color="#666666",
     )
     panels[0].set_xscale("symlog", linthresh=1, base=2)
-    panels[0].set_xlim(left=-0.5)
+    end = 2**0.5 * max(_middle(bucket) for bucket in base)  # of the last bucket
+    panels[0].set_xlim(left=-0.5, right=max(end, 1.0))
     # Below all that is drawn: a curve may go anywhere, and there may be many.
     panels[-1].legend(
         handles=panels[0].get_lines()[: len(scores)],
