@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ os.environ |= dict.fromkeys(("TMPDIR", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR"
 tempfile.tempdir = None  # look at TMPDIR again
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# As `longrow` does before any import: MLflow would leave a number for its maker in the home folder.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 # Tests are small and many: threads that wait for each other cost more than they bring.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -45,6 +48,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(item.path.relative_to(TESTS).parts[0])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment_of_a_file() -> Iterator[None]:
+    """What a file's tests, or libraries in them, set in the environment ends with that file."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")
