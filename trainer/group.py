@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # its default arguments keep the group that is there now
 from torch import Tensor
 
 

@@ -1,9 +1,11 @@
 """Start a run in this process: alone, or as the rank that torchrun's environment names. No Ray."""
 
+import gc
 import os
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from traceback import clear_frames
 
 import torch
 import torch.distributed as dist
@@ -73,11 +75,31 @@ def _train_here(plan: TrainPlan, board: Board, joined: threading.Event) -> Verdi
         _meet("nccl" if cuda else "gloo", plan.cluster)
     joined.set()
     try:
-        group = Group(device=device or torch.device("cpu"), timeout_s=plan.cluster.hang_timeout_s)
-        return train(plan, group, LocalReporter(board), lambda _rows: None)
+        return _train_in_group(plan, board, device or torch.device("cpu"))
+    except BaseException as error:
+        _let_go(error)
+        raise
     finally:
         if several:
             dist.destroy_process_group()
+            # A thread of gloo lets go of a tensor after its sum is known, and needs the interpreter
+            # for it: one that is late, and finds the interpreter ending, aborts the process
+            # (pytorch #190489). Collecting the groups waits for their threads.
+            gc.collect()
+
+
+def _train_in_group(plan: TrainPlan, board: Board, device: torch.device) -> Verdict:
+    """As long as this runs, and no longer, there is a group."""
+    group = Group(device=device, timeout_s=plan.cluster.hang_timeout_s)
+    return train(plan, group, LocalReporter(board), lambda _rows: None)
+
+
+def _let_go(error: BaseException) -> None:
+    """Free what the frames below `error` hold, the group among it; the trace can still be read."""
+    below: BaseException | None = error
+    while below is not None:
+        clear_frames(below.__traceback__)
+        below = below.__cause__ or below.__context__
 
 
 def _meet(backend: str, settings: ClusterSettings) -> None:
