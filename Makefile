@@ -19,7 +19,7 @@ DEMO_STAMP := $(VENV)/.longrow-$(TORCH)
 TEST_STAMP := $(DEMO_STAMP)-dev
 SERVICES_STAMP := $(DEMO_STAMP)-services
 
-.PHONY: help demo test test-services chaos lint check clean install install-dev
+.PHONY: help demo test test-services chaos gpu lint check clean install install-dev
 .DELETE_ON_ERROR:
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make test      install with the test tools and pass the tests"
 	@echo "make test-services   MLflow's server and pages in a browser, PostgreSQL, S3 (installs Debian's)"
 	@echo "make chaos     break runs for ROUNDS rounds (50) as SEED draws, and compare their losses"
+	@echo "make gpu       check and measure on a GPU; installs nothing, PYTHON has torch and triton"
 	@echo "make install   install only, without the test tools; make install-dev with them"
 	@echo "make lint      format check, lint, types"
 	@echo "make check     all that CI does: lint, tests, wheel, the demo from the wheel"
@@ -46,6 +47,9 @@ test-services: $(SERVICES_STAMP)
 chaos: $(TEST_STAMP)
 	LONGROW_CHAOS_ROUNDS=$(ROUNDS) LONGROW_CHAOS_SEED=$(SEED) \
 		$(BIN)/python -m pytest -s tests/fault/test_chaos.py $(ARGS)
+
+gpu:
+	$(PYTHON) -m jobs.gpu $(ARGS)
 
 install: $(DEMO_STAMP)
 

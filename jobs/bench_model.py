@@ -27,6 +27,7 @@ from trainer.settings import OptimizerSettings
 from trainer.step import Objective, Rows, StepPlan, take_step
 from trainer.usage import host_memory_bytes, most_host_memory_bytes
 
+CPU = torch.device("cpu")
 # d 512, 8 heads, as the published enwik8 base model; two of its layers are enough to time.
 MODEL = ModelConfig(
     vocab_size=256, layers=2, width=512, heads=8, head_width=64, inner_width=2048, dropout=0.0
@@ -61,22 +62,34 @@ class Work:
     train_forward: Callable[[], object]
 
 
-def work(config: ModelConfig, shape: Shape, *, precision: str, backend: Backend = "auto") -> Work:
-    """Build a model and what is to be timed of it."""
-    model = TransformerXL(config, backend=backend)
+def work(
+    config: ModelConfig,
+    shape: Shape,
+    *,
+    precision: str,
+    backend: Backend = "auto",
+    device: torch.device = CPU,
+) -> Work:
+    """Build a model and what is to be timed of it; with clusters, rare tokens are rare."""
+    model = TransformerXL(config, backend=backend).to(device)
     objective, optimizer = Objective(model), make_optimizer(model, OptimizerSettings())
     source = torch.Generator().manual_seed(0)
     size = (shape.rows, shape.segment)
     tokens = torch.randint(config.vocab_size, size, generator=source)
-    offset = torch.arange(config.memory, config.memory + shape.segment).expand(size).contiguous()
-    empty = empty_memory(config, shape.rows)
+    if config.cutoffs:
+        tokens = (config.vocab_size ** torch.rand(size, generator=source)).long() - 1
+    tokens = tokens.to(device)
+    offset = torch.arange(config.memory, config.memory + shape.segment, device=device)
+    offset = offset.expand(size).contiguous()
+    empty = empty_memory(config, shape.rows, device=device)
     memory = Memory(
-        states=torch.randn(empty.states.shape, generator=source),
+        states=torch.randn(empty.states.shape, generator=source).to(device),
         usable=torch.full_like(empty.usable, config.memory),
     )
-    rows = Rows(tokens=tokens, targets=tokens, offset=offset, numbers=torch.arange(shape.rows))
+    numbers = torch.arange(shape.rows, device=device)
+    rows = Rows(tokens=tokens, targets=tokens, offset=offset, numbers=numbers)
     plan = StepPlan(accumulation=1, clip=0.25, precision=precision, seed=0, world_size=1)
-    seen = torch.zeros(2, dtype=torch.float64)
+    seen = torch.zeros(2, dtype=torch.float64, device=device)
 
     def step() -> None:
         take_step(
@@ -85,7 +98,7 @@ def work(config: ModelConfig, shape: Shape, *, precision: str, backend: Backend 
         )  # fmt: skip
 
     def forward() -> None:
-        half = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
+        half = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
         with half:
             model(tokens, offset, memory)
 

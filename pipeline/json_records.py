@@ -8,8 +8,6 @@ no verdict and no reason hangs on it.
 import json
 from typing import Any
 
-import orjson
-
 from pipeline.corpus import Document, Reject, SourceOptions
 from pipeline.json_values import DEEPEST, is_too_deep, levels_of
 from pipeline.reasons import (
@@ -33,6 +31,8 @@ def json_record(source: str, offset: int, line: bytes, options: SourceOptions) -
         line: The record.
         options: Keys of text and id.
     """
+    import orjson  # here: a machine that reads no JSON need not have it
+
     try:
         value = orjson.loads(line)
     except ValueError:

@@ -39,19 +39,24 @@ class Group:
     Attributes:
         rank: Mine, from 0.
         world_size: W, how many there are.
+        reduces: Whether gradients go through DDP: those of several ranks, or if that was asked for.
         device: Where my tensors live.
     """
 
-    def __init__(self, *, device: torch.device, timeout_s: float = 300.0) -> None:
+    def __init__(
+        self, *, device: torch.device, timeout_s: float = 300.0, reduce_alone: bool = False
+    ) -> None:
         """Join the ranks of torch's default process group, if there is one.
 
         Args:
             device: Where this rank computes.
             timeout_s: Seconds after which a vote without an answer is an error.
+            reduce_alone: A single rank takes its gradients through DDP too: to see that it works.
         """
         joined = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if joined else 0
         self.world_size = dist.get_world_size() if joined else 1
+        self.reduces = self.world_size > 1 or reduce_alone
         self.device = device
         self._side: Any = (
             dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))

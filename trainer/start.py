@@ -389,9 +389,9 @@ def _check_next_batch(
 
 
 def wrap(model: TransformerXL, group: Group, *, z_loss: float = 0.0) -> nn.Module:
-    """The objective of `model`, behind DDP when there are several ranks."""
+    """The objective of `model`, behind DDP where gradients are to be reduced."""
     objective = Objective(model, z_loss=z_loss)
-    if group.world_size == 1:
+    if not group.reduces:
         return objective
     # Never copy rank 0's buffers over the others': torch renamed the switch in 2.13.
     known = inspect.signature(DistributedDataParallel.__init__).parameters
