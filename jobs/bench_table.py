@@ -13,6 +13,7 @@ _SHOWN = {
     "steps_per_second": lambda x: f"{x:,.0f} steps/s",
     "wait_share": lambda x: f"waits {x:.2%}",
     "start_seconds": lambda x: f"first step after {x:.1f} s",
+    "resume_seconds": lambda x: f"resumed after {x:.1f} s",
     "bytes": lambda x: f"{x / 1e6:,.0f} MB",
     "memory_ratio": lambda x: f"{x:.2f} of the memory",
 }

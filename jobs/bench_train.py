@@ -79,9 +79,13 @@ def measure_train(  # noqa: PLR0913 - what a run is made of, each by name
             run = Path(folder, f"run-{turn}")
             tables = _tables(sized, shape, store, run, workers, steps, every, launcher)
             lines, start_s = _train(tables, run)
+            say(f"longrow train goes on, turn {turn + 1}")
+            tables["trainer"]["steps"] = steps + 1
+            _, resume_s = _train(tables, run, after=steps)
             say(f"bare steps again, turn {turn + 1}")
             seconds += [_seconds(bare) for _ in range(max(3, steps // 20))]
-            turns.append(turn_of(lines, statistics.median(seconds), start_s, warm_steps, shape))
+            turn_found = turn_of(lines, statistics.median(seconds), start_s, warm_steps, shape)
+            turns.append(turn_found | {"resume_seconds": resume_s})
     ratios = spread([turn["ratio"] for turn in turns])
     middle = {key: statistics.median([turn[key] for turn in turns]) for key in turns[0]}
     figure = {
@@ -124,8 +128,13 @@ def turn_of(
     }
 
 
-def _train(tables: dict[str, dict[str, Any]], run: Path) -> tuple[list[dict[str, Any]], float]:
-    """Train in a process of its own; its metric lines, and seconds to the end of the first step."""
+def _train(
+    tables: dict[str, dict[str, Any]], run: Path, *, after: int = 0
+) -> tuple[list[dict[str, Any]], float]:
+    """Train in a process of its own; its metric lines, and seconds to the end of its first step.
+
+    With `after`, the run is there already, done to that step: it goes on from its checkpoint.
+    """
     config = run.with_suffix(".toml")
     config.write_text(to_toml(tables), encoding="utf-8")
     began_s = time.time()
@@ -138,7 +147,7 @@ def _train(tables: dict[str, dict[str, Any]], run: Path) -> tuple[list[dict[str,
         raise ConfigError(f"The run ended with exit code {done.returncode}: {last}")
     text = (run / "metrics.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
-    first = next(line for line in lines if line.get("kind") == "step")
+    first = next(line for line in lines if line.get("kind") == "step" and line["step"] > after)
     return lines, first["time"] / 1000 - began_s
 
 

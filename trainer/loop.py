@@ -307,12 +307,15 @@ class _Rank:
             time.sleep(WAIT_S)
 
     def _tensors(self, batch: Batch) -> Rows:
-        """The batch on the device."""
+        """The batch on the device; a GPU copies it while it still works on the step before."""
         device = self._group.device
-        tokens, targets, offset = (
-            torch.from_numpy(array.astype("int64", copy=False)).to(device, non_blocking=True)
+        host = (
+            torch.from_numpy(array.astype("int64", copy=False))
             for array in (batch.tokens, batch.targets, batch.offset)
         )
+        if device.type == "cuda":
+            host = (tensor.pin_memory() for tensor in host)  # else the copy would wait
+        tokens, targets, offset = (tensor.to(device, non_blocking=True) for tensor in host)
         return Rows(tokens=tokens, targets=targets, offset=offset, numbers=self._numbers)
 
     def _save_if_due(self) -> None:

@@ -42,4 +42,5 @@ def test_a_run_is_measured_beside_bare_steps(tmp_path: Path) -> None:
     assert figure["tokens_per_second"] > 0
     assert 0 <= figure["wait_share"] <= 1
     assert figure["start_seconds"] > 0
+    assert figure["resume_seconds"] > 0
     assert "longrow train" in table(found)
