@@ -11,15 +11,18 @@ from pipeline.settings import BuildSettings, TokenizerSettings
 from pipeline.tokenizer import train_from_settings
 
 
-def bench_store(inputs: Sequence[str], *, tokenizer: str, folder: Path) -> str:
+def bench_store(
+    inputs: Sequence[str], *, tokenizer: str, folder: Path, held_out: float = 0.05
+) -> str:
     """Build a store in `folder`; give its path.
 
     Args:
         inputs: The corpus.
         tokenizer: File or URL; empty takes plain bytes, which need no training.
         folder: Where to build; there by now.
+        held_out: Part of the documents for validation.
     """
-    settings = BuildSettings(max_bad="100%")
+    settings = BuildSettings(max_bad="100%", held_out=held_out)
     model = tokenizer or str(folder / "bytes.model")
     if not tokenizer:
         plan = plan_tasks(inputs, task_bytes=settings.task_bytes)
