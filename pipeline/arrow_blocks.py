@@ -1,4 +1,4 @@
-"""Rows of each record batch of an Arrow file, from what stands around them: none is unpacked.
+"""Rows and buffers of an Arrow file's record batches, from what stands around them: none is read.
 
 Arrow's own reader tells a batch's rows only after it has decompressed the batch. Footer and
 messages are flatbuffers; of these the few fields that matter are read here.
@@ -7,7 +7,7 @@ Source: https://arrow.apache.org/docs/format/Columnar.html, File.fbs and Message
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ _BLOCK_BYTES = 24  # of a footer's entry: int64 offset, int32 size of the messag
 _RECORD_BATCHES = 3  # field of a footer
 _HEADER_KIND, _HEADER = 1, 2  # fields of a message
 _IS_RECORD_BATCH = 3  # that kind
-_LENGTH = 0  # field of a record batch
+_LENGTH, _BUFFERS = 0, 2  # fields of a record batch
+_BUFFER_BYTES = 16  # int64 offset in the body, int64 size
 
 
 class UnknownMessageError(ValueError):
@@ -32,20 +33,45 @@ def rows_of_file(source: Any) -> list[int]:
     Raises:
         UnknownMessageError: It is none, or damaged where the rows are written.
     """
-    try:
-        return [
-            rows_of_message(_unwrapped(source.read_at(size, at))) for at, size in _blocks(source)
-        ]
-    except (struct.error, IndexError) as error:
-        raise UnknownMessageError(f"its footer or a message is damaged ({error})") from error
+    return [_rows(batch) for batch, _ in _batches(source)]
+
+
+def buffers_of_file(source: Any) -> list[tuple[int, list[int]]]:
+    """Rows of each record batch of an Arrow file, and the bytes at which its buffers begin.
+
+    Args:
+        source: What has its `size()` and `read_at(size, at)`.
+
+    Raises:
+        UnknownMessageError: As `rows_of_file`.
+    """
+    found: list[tuple[int, list[int]]] = []
+    for batch, body in _batches(source):
+        places = batch.structs(_BUFFERS, "<qq", stride=_BUFFER_BYTES)
+        found.append((_rows(batch), [body + offset for offset, _ in places]))
+    return found
 
 
 def rows_of_message(message: Any) -> int:
     """Rows of the record batch that a message announces."""
-    table = _Table.root(memoryview(message))
+    return _rows(_batch(memoryview(message)))
+
+
+def _batches(source: Any) -> "Iterator[tuple[_Table, int]]":
+    """The record batches as they are announced, and where the body of each begins."""
+    for at, size in _blocks(source):
+        yield _batch(_unwrapped(source.read_at(size, at))), at + size
+
+
+def _batch(message: memoryview) -> "_Table":
+    table = _Table.root(message)
     if table.number(_HEADER_KIND, "<B") != _IS_RECORD_BATCH:
         raise UnknownMessageError("a record batch was announced and another message found")
-    rows = table.below(_HEADER).number(_LENGTH, "<q")
+    return table.below(_HEADER)
+
+
+def _rows(batch: "_Table") -> int:
+    rows = batch.number(_LENGTH, "<q")
     if rows < 0:
         raise UnknownMessageError(f"a record batch of {rows:,} rows is announced")
     return rows
@@ -61,7 +87,11 @@ def _blocks(source: Any) -> list[tuple[int, int]]:
     if not 0 < size <= end:
         raise UnknownMessageError(f"its footer is said to have {size:,} bytes")
     footer = _Table.root(memoryview(source.read_at(size, end - size)))
-    return footer.structs(_RECORD_BATCHES, "<qi", stride=_BLOCK_BYTES)
+    blocks = footer.structs(_RECORD_BATCHES, "<qi", stride=_BLOCK_BYTES)
+    for at, length in blocks:
+        if at < 0 or length < 0 or at + length > end:
+            raise UnknownMessageError(f"a message is said to have {length:,} bytes from {at:,} on")
+    return blocks
 
 
 def _unwrapped(message: bytes) -> memoryview:
@@ -105,11 +135,14 @@ class _Table:
             return []
         start = place + _unpack("<I", self.data, place)
         count = _unpack("<I", self.data, start)
-        take: Callable[..., Any] = struct.Struct(kind).unpack_from
-        return [take(self.data, start + 4 + stride * i) for i in range(count)]
+        return [_unpacked(kind, self.data, start + 4 + stride * i) for i in range(count)]
 
 
 def _unpack(kind: str, data: memoryview, at: int) -> int:
-    if at < 0:
-        raise IndexError(f"place {at}")
-    return struct.unpack_from(kind, data, at)[0]
+    return _unpacked(kind, data, at)[0]
+
+
+def _unpacked(kind: str, data: memoryview, at: int) -> Any:
+    if not 0 <= at <= len(data) - struct.calcsize(kind):
+        raise UnknownMessageError(f"its footer or a message is damaged (it names byte {at:,})")
+    return struct.unpack_from(kind, data, at)
