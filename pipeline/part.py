@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.arrow_arrays import from_arrow, texts_to_arrow, to_arrow
-from pipeline.errors import DataError
+from pipeline.errors import DataError, missing_file
 from pipeline.files import local_path, read_bytes, writing_whole
 
 FORMAT = "longrow-part-1"
@@ -222,12 +222,14 @@ def open_arrow(
     The file is closed again: the batches keep the mapping, and no descriptor is held for a part.
 
     Raises:
-        DataError: It is no whole Arrow file.
+        DataError: It is missing, or no whole Arrow file.
     """
     try:
         with _source(url, data) as source:
             reader = pa.ipc.open_file(source)
             return reader.schema, [reader.get_batch(i) for i in range(reader.num_record_batches)]
+    except FileNotFoundError as error:
+        raise missing_file(url) from error
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(
             f"{url} is no whole Arrow file ({error}). Remove it and run `longrow build` again."
