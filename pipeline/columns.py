@@ -202,11 +202,14 @@ def _arrow_stream(source: Any) -> _File:
 
 
 def _find(schema: pa.Schema, key: str) -> pa.DataType | None:
-    """The type of a column, by its name or by a path of names with dots; None if missing."""
+    """The type of a column, by its name or by a path of names with dots; None if missing.
+
+    None also where several columns bear the name: none of them is the one that was meant.
+    """
     if key in schema.names:
-        return schema.field(key).type
+        return schema.field(key).type if schema.names.count(key) == 1 else None
     first, *steps = key.split(".")
-    kind = schema.field(first).type if first in schema.names else None
+    kind = schema.field(first).type if schema.names.count(first) == 1 else None
     for step in steps:
         if kind is None or not pa.types.is_struct(kind) or kind.get_field_index(step) < 0:
             return None
@@ -216,6 +219,11 @@ def _find(schema: pa.Schema, key: str) -> pa.DataType | None:
 
 def _check(url: str, schema: pa.Schema, text_key: str) -> None:
     kind = _find(schema, text_key)
+    if schema.names.count(text_key) > 1:
+        raise DataError(
+            f"{url} has {schema.names.count(text_key)} columns {text_key!r}, and one was wanted. "
+            "Rename the others, or name another with --text-key."
+        )
     if kind is None:
         raise DataError(
             f"{url} has no column {text_key!r}; it has {', '.join(schema.names)}. Name the column "

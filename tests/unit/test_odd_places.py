@@ -13,6 +13,7 @@ from jobs.entry import Exit, Outcome, explain, finish
 from pipeline.build import build_store
 from pipeline.errors import DataError
 from pipeline.inputs import list_inputs
+from pipeline.settings import BuildSettings, SettingsError
 from pipeline.tokenizer import Tokenizer
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
@@ -111,3 +112,16 @@ def test_a_disk_that_fails_is_told_without_a_traceback(capsys: pytest.CaptureFix
     said = capsys.readouterr().err
     assert "/data/a.jsonl: Input/output error. Look at the disk" in said
     assert "traceback" not in said
+
+
+@pytest.mark.parametrize("encoding", ["idna", "punycode", "rot13", "undefined", "nothing", "hex"])
+def test_an_encoding_that_is_none_of_texts_is_refused_before_anything_is_read(
+    encoding: str,
+) -> None:
+    with pytest.raises(SettingsError, match=f"encoding = '{encoding}' is no text encoding"):
+        BuildSettings(encoding=encoding)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-7", "shift_jis", "hz", "cp037"])
+def test_other_encodings_of_texts_are_taken(encoding: str) -> None:
+    assert BuildSettings(encoding=encoding).encoding == encoding

@@ -119,6 +119,36 @@ def test_a_table_without_the_column_is_refused_before_the_build(tmp_path: Path, 
         plan(path, text_key="n")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_columns_of_one_name_are_refused_for_texts_and_no_ids(
+    tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "a"
+    names, columns = ["text", "id", "id"], [pa.array(TEXTS)] * 3
+    path.write_bytes(packed(kind, pa.Table.from_arrays(columns, names=names)))
+    items = read(plan(path))
+    assert texts(items) == TEXTS
+    assert [item.uid for item in items if isinstance(item, Document)][:2] == ["a:0", "a:1"]
+    path.write_bytes(packed(kind, pa.Table.from_arrays(columns[:2], names=["text", "text"])))
+    with pytest.raises(DataError, match=r"a has 2 columns 'text', and one was wanted.*--text-key"):
+        plan(path)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a"])
+def test_two_columns_of_texts_in_a_csv_are_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"text\tid\ttext\na\tb\tc\n")
+    with pytest.raises(DataError, match=r"names 2 columns 'text' in its first line"):
+        plan(path)
+
+
+def test_a_file_that_is_a_bom_and_no_more_holds_no_bad_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for data in (b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b""):
+        path.write_bytes(data)
+        assert read(plan(path)) == []
+
+
 @pytest.mark.parametrize("compression", ["zstd", "none"])
 def test_a_damaged_row_group_costs_its_own_rows_and_no_others(
     tmp_path: Path, compression: str
