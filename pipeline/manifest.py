@@ -148,7 +148,7 @@ def read_manifest(store: str) -> Manifest:
     try:
         saved = json.loads(data)
         found = saved["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{url} is damaged: it is no JSON manifest. {_BUILD_AGAIN}") from error
     if found != FORMAT:
         raise DataError(

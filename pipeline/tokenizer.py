@@ -254,7 +254,7 @@ def _is_bytes(model: bytes) -> bool:
         return False
     try:
         return json.loads(model) == _BYTE_FORMAT
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
