@@ -149,16 +149,27 @@ def explain(error: BaseException) -> tuple[Exit, str]:
     )
     if isinstance(error, StrangersError) or _is_one_of(error, *settings):
         return Exit.BAD_USE, str(error)
-    if isinstance(error, OSError) and error.errno in _CANNOT_BE:
+    if isinstance(error, OSError) and (told := _explain_disk(error)):
+        return told
+    if _is_one_of(error, GONE):
+        return Exit.FAILED, str(error)
+    return Exit.FAILED, f"{type(error).__name__}: {error}"
+
+
+def _explain_disk(error: OSError) -> tuple[Exit, str] | None:
+    if error.errno in _CANNOT_BE:
         return Exit.BAD_USE, f"{error.filename}: {error.strerror}. Name another file or folder."
-    if isinstance(error, OSError) and _no_room(error):
+    if _no_room(error):
         return Exit.FAILED, (
             f"{error.filename or 'The disk'}: {error.strerror}. Make room and run the command "
             "again: what was done stays, and a rerun goes on from there."
         )
-    if _is_one_of(error, GONE):
-        return Exit.FAILED, str(error)
-    return Exit.FAILED, f"{type(error).__name__}: {error}"
+    if _broken(error):
+        return Exit.FAILED, (
+            f"{error.filename or 'A file'}: {error.strerror}. Look at the disk and at what is "
+            "mounted there, then run the command again."
+        )
+    return None
 
 
 # What is wrong with a path that was given, or with what lies there.
@@ -171,11 +182,18 @@ GONE = ("jobs.ray_jobs", "ClusterGoneError")
 
 def _is_told(error: BaseException) -> bool:
     """Whether a sentence says it all, and a traceback would add nothing."""
-    return _no_room(error) or _is_one_of(error, GONE)
+    return _no_room(error) or _broken(error) or _is_one_of(error, GONE)
 
 
 def _no_room(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _broken(error: BaseException) -> bool:
+    """Whether a disk or what is mounted does not do as a disk does."""
+    return isinstance(error, OSError) and error.errno in (
+        errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.EBADMSG,
+    )  # fmt: skip
 
 
 def set_environment() -> None:

@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from jobs.entry import Job, Outcome, run
+from jobs.visible import visible
 from pipeline.anchors import first_anchor
 from pipeline.corpus import Reject
 from pipeline.files import exists, join, local_path, open_binary
@@ -68,12 +69,12 @@ def command(
         doc = _number(opened, uid, doc)
     if doc is None:
         facts = describe(opened)
-        print(in_words(facts))
+        print(visible(in_words(facts)))
     else:
         facts = document(opened, doc)
         head = {name: value for name, value in facts.items() if name != "text"}
-        print("\n".join(f"{name:<11} {value}" for name, value in head.items()))
-        print(f"\n{beginning(facts['text'])}")
+        print(visible("\n".join(f"{name:<11} {value}" for name, value in head.items())))
+        print(visible(f"\n{beginning(facts['text'])}"))
     return Outcome(facts=facts)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from jobs.past_rows import anchor_of, check_reach
+from jobs.visible import visible
 from pipeline.anchors import at
 from pipeline.batch import Batch, digest
 from pipeline.growing import GrowingStore
@@ -57,7 +58,7 @@ def show_batch(folder: RunFolder, step: int) -> dict[str, Any]:
     for row in facts["rows"]:
         click.echo(f"\nrow {row['row']}")
         for piece in row["pieces"]:
-            click.echo(_in_words(piece))
+            click.echo(visible(_in_words(piece)))
     return facts
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.errors import DataError
-from pipeline.files import join, local_path
+from pipeline.files import join, local_path, make_folder
 from pipeline.remote_lock import alone_in_remote
 
 LOCK = "build.lock"
@@ -39,7 +39,7 @@ def alone_in(store: str) -> Iterator[Callable[[], None]]:
         with alone_in_remote(join(store, LOCK), store) as check:
             yield check
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with _locked(path, store) as file:
         try:
             file.truncate(0)

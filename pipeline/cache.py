@@ -21,11 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, missing_file
 from pipeline.files import (
     CHUNK,
     TEMPORARY,
     is_temporary,
+    make_folder,
     open_binary,
     writing_whole,
 )
@@ -98,7 +99,7 @@ class PartCache:
         if (here := self._here(path, part)) is not None:
             return here
         self.check((part,))
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         with self._alone(part.sha256):
             return self._here(path, part) or self._bring(url, path, part)
 
@@ -136,7 +137,7 @@ class PartCache:
             try:
                 return _copy(url, path, part)
             except FileNotFoundError:
-                raise DataError(f"{url} is missing; the manifest names it.") from None
+                raise missing_file(url) from None
             except WrongBytesError as error:
                 if tries == TRIES:
                     raise

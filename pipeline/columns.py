@@ -14,12 +14,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.archives import DamagedArchiveError
+from pipeline.arrow_blocks import UnknownMessageError, rows_of_file, rows_of_message
 from pipeline.errors import DataError
 from pipeline.files import local_path, open_binary, size_of
 from pipeline.forms import Form
 
 _SLICE = 4_096  # rows that are copied out at a time
-_BROKEN = (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, pa.ArrowSerializationError)
+_BROKEN = (
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+    OSError,
+    pa.ArrowSerializationError,
+    UnknownMessageError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,7 @@ def read_blocks(
     starts = group_starts(url, form, text_key=text_key)
     try:
         with _opened(url, form) as file:
-            firsts = [0, *accumulate(file.rows)]
+            firsts = file.firsts() if starts else []
             for index, place in enumerate(starts):
                 if start <= place < end:
                     yield file.block(index, firsts[index], text_key, id_key)
@@ -82,7 +89,8 @@ def read_blocks(
 @dataclass(frozen=True, slots=True)
 class _File:
     schema: pa.Schema
-    rows: list[int]  # of each group
+    groups: int
+    rows: Callable[[], list[int]]  # of each group
     sizes: list[int]  # of each group in bytes; [] where the format does not say
     read: Callable[[int, list[str]], Any]  # group, columns -> table or batch
 
@@ -99,10 +107,17 @@ class _File:
         size = self.sizes[index] if self.sizes else texts.nbytes
         return Block(first, size, texts, names)
 
+    def firsts(self) -> list[int]:
+        """The row of the file at which each group begins, and the one after the last."""
+        try:
+            return [0, *accumulate(self.rows())]
+        except _BROKEN as error:
+            raise DamagedArchiveError(str(error)) from error
+
     def weights(self, size: int) -> list[int]:
         """Bytes of each group, about; all together below those of the file."""
-        even = size // max(len(self.rows), 1)
-        return [max(weight, 1) for weight in self.sizes or [even] * len(self.rows)]
+        even = size // max(self.groups, 1)
+        return [max(weight, 1) for weight in self.sizes or [even] * self.groups]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,25 +165,51 @@ def _parquet(source: Any) -> _File:
     def read(index: int, columns: list[str]) -> Any:
         return file.read_row_group(index, columns=columns, use_threads=False)
 
-    return _File(file.schema_arrow, [group.num_rows for group in groups], sizes, read)
+    rows = [group.num_rows for group in groups]
+    return _File(file.schema_arrow, len(rows), lambda: rows, sizes, read)
 
 
 def _arrow(source: Any, form: Form) -> _File:
+    """A batch may be compressed: none is read but those that are asked for."""
     if form == "arrow stream":
-        reader = pa.ipc.open_stream(source)
-        batches = list(reader)  # mapped: nothing is copied
-        return _File(reader.schema, [b.num_rows for b in batches], [], lambda i, _: batches[i])
+        return _arrow_stream(source)
     reader = pa.ipc.open_file(source)
-    rows = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
-    return _File(reader.schema, rows, [], lambda i, _: reader.get_batch(i))
+    return _File(
+        reader.schema,
+        reader.num_record_batches,
+        lambda: rows_of_file(source),
+        [],
+        lambda i, _: reader.get_batch(i),
+    )
+
+
+def _arrow_stream(source: Any) -> _File:
+    schema = pa.ipc.open_stream(source).schema
+    source.seek(0)
+    _schema, *messages = pa.ipc.MessageReader.open_stream(source)  # mapped: nothing is copied
+    if any(message.type != "record batch" for message in messages):  # dictionaries come between
+        source.seek(0)
+        batches = list(pa.ipc.open_stream(source))
+        rows = [batch.num_rows for batch in batches]
+        return _File(schema, len(rows), lambda: rows, [], lambda i, _: batches[i])
+    return _File(
+        schema,
+        len(messages),
+        lambda: [rows_of_message(message.metadata) for message in messages],
+        [],
+        lambda i, _: pa.ipc.read_record_batch(messages[i], schema),
+    )
 
 
 def _find(schema: pa.Schema, key: str) -> pa.DataType | None:
-    """The type of a column, by its name or by a path of names with dots; None if missing."""
+    """The type of a column, by its name or by a path of names with dots; None if missing.
+
+    None also where several columns bear the name: none of them is the one that was meant.
+    """
     if key in schema.names:
-        return schema.field(key).type
+        return schema.field(key).type if schema.names.count(key) == 1 else None
     first, *steps = key.split(".")
-    kind = schema.field(first).type if first in schema.names else None
+    kind = schema.field(first).type if schema.names.count(first) == 1 else None
     for step in steps:
         if kind is None or not pa.types.is_struct(kind) or kind.get_field_index(step) < 0:
             return None
@@ -178,6 +219,11 @@ def _find(schema: pa.Schema, key: str) -> pa.DataType | None:
 
 def _check(url: str, schema: pa.Schema, text_key: str) -> None:
     kind = _find(schema, text_key)
+    if schema.names.count(text_key) > 1:
+        raise DataError(
+            f"{url} has {schema.names.count(text_key)} columns {text_key!r}, and one was wanted. "
+            "Rename the others, or name another with --text-key."
+        )
     if kind is None:
         raise DataError(
             f"{url} has no column {text_key!r}; it has {', '.join(schema.names)}. Name the column "

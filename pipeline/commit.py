@@ -122,7 +122,7 @@ def find_record(out: str, head: PartHead) -> TaskRecord | None:
         saved = json.loads(read_bytes(join(out, PARTS, f"{head.key}.json")))
         rejects = tuple(Reject(**reject) for reject in saved.pop("rejects"))
         record = TaskRecord(**saved, rejects=rejects)
-    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None  # not committed, or torn by other hands: the task is simply done again
     size = size_of(join(out, PARTS, f"{head.key}.arrow"))
     matches = record.key == head.key == key_of(record.definition)

@@ -171,6 +171,18 @@ def sha256_of(url: str) -> str:
     return digest.hexdigest()
 
 
+def make_folder(path: Path) -> None:
+    """Make a local folder and those above it; one that is there is fine.
+
+    Raises:
+        OSError: It cannot be; /proc and the like, which bear no new names, say "no such file".
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:
+        raise PermissionError(errno.EPERM, "No folder can be made there", str(path)) from error
+
+
 def remove(url: str) -> None:
     """Remove a file; a missing one is fine."""
     path = local_path(url)
@@ -232,7 +244,7 @@ def writing_whole(url: str) -> Iterator[IO[bytes]]:
         return
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     half = path.with_name(f"{TEMPORARY}{path.name[:64]}-{uuid.uuid4().hex[:12]}")
     try:
         with half.open("xb") as file:

@@ -99,14 +99,24 @@ def _form_of_text(url: str, head: bytes, *, whole: bool, text_key: str) -> Form:
                 f"{url} names no column {text_key!r} in its first line ({shown}). Name the column "
                 "of the text with --text-key."
             )
+        _check_once(url, columns, text_key)
         return "csv"
     if suffix == "json" and not _looks_like_json(text):
         return "txt"
     if suffix in _SUFFIXES and _SUFFIXES[suffix] not in TABLES:
         return _SUFFIXES[suffix]
     if columns is not None and len(columns[1]) > 1 and first < len(lines) - 1:
+        _check_once(url, columns, text_key)
         return "csv"
     return "wikitext" if TITLE.fullmatch(lines[first]) else "txt"
+
+
+def _check_once(url: str, columns: tuple[str, list[str]] | None, text_key: str) -> None:
+    if columns is not None and columns[1].count(text_key) > 1:
+        raise DataError(
+            f"{url} names {columns[1].count(text_key)} columns {text_key!r} in its first line, and "
+            "one was wanted. Rename the others, or name another with --text-key."
+        )
 
 
 def is_corpus(url: str, name: str, *, text_key: str, encoding: str = "utf-8") -> bool:

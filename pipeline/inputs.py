@@ -126,12 +126,26 @@ def _local(given: str) -> tuple[tuple[str, ...], list[_Found]]:
 
 
 def _walk(folder: Path) -> Iterator[_Found]:
-    for where, folders, names in os.walk(folder):
+    for where, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             path = Path(where, name)
-            if not name.startswith(".") and path.is_file():
+            if name.startswith("."):
+                continue
+            if path.is_symlink() and not path.exists():
+                raise DataError(
+                    f"{path} is a link to {path.readlink()}, which is not there: its documents "
+                    "would be missing. Bring the file back, or remove the link."
+                )
+            if path.is_file():
                 yield _file(path, asked=False)
+
+
+def _refuse(error: OSError) -> None:
+    raise DataError(
+        f"{error.filename} can not be looked into ({error.strerror}): its documents would be "
+        "missing. Give it rights, or name the other files and folders one by one."
+    ) from error
 
 
 def _parts(path: Path) -> tuple[str, ...]:
@@ -139,7 +153,26 @@ def _parts(path: Path) -> tuple[str, ...]:
 
 
 def _file(path: Path, *, asked: bool) -> _Found:
-    return _Found(str(path), _parts(path), path.stat().st_size, asked)
+    size = path.stat().st_size
+    if asked and not size:
+        _check_plain(path)
+    return _Found(str(path), _parts(path), size, asked)
+
+
+def _check_plain(path: Path) -> None:
+    """A file of no size that gives bytes lies on no disk: some give them without an end."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            found = file.read(1)
+    except OSError as error:
+        raise DataError(
+            f"{path} can not be read ({error.strerror}). Name a file on a disk."
+        ) from error
+    if found:
+        raise DataError(
+            f"{path} is said to be empty and gives bytes: the system makes them up as they are "
+            "read. Copy them into a file on a disk and name that."
+        )
 
 
 def _remote(given: str) -> tuple[tuple[str, ...], list[_Found]]:

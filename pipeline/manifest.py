@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipeline.build_lock import builder_of
-from pipeline.errors import DataError
+from pipeline.errors import DataError, missing_file
 from pipeline.files import is_temporary, join, list_folder, local_path, read_bytes, sha256_of
 
 FORMAT = "longrow-store-1"
@@ -148,7 +148,7 @@ def read_manifest(store: str) -> Manifest:
     try:
         saved = json.loads(data)
         found = saved["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{url} is damaged: it is no JSON manifest. {_BUILD_AGAIN}") from error
     if found != FORMAT:
         raise DataError(
@@ -229,7 +229,7 @@ def _fault(
     url: str, size: int | None, entry: PartEntry | FileEntry, *, rehash: bool
 ) -> Iterator[str]:
     if size is None:
-        yield f"{url} is missing; the manifest names it. {_BUILD_AGAIN}"
+        yield str(missing_file(url))
     elif size != entry.size_bytes:
         yield (
             f"{url} holds {size:,} bytes, the manifest says {entry.size_bytes:,}. "

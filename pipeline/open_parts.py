@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from threading import Lock
 
 from pipeline.cache import PartCache, wrong_bytes
-from pipeline.errors import DataError
+from pipeline.errors import DataError, missing_file
 from pipeline.files import join, local_path, read_bytes
 from pipeline.manifest import PartEntry, part_faults
 from pipeline.part import Part
@@ -108,7 +108,10 @@ class OpenParts:
 
 
 def _fetched(url: str, entry: PartEntry) -> bytes:
-    data = read_bytes(url)
+    try:
+        data = read_bytes(url)
+    except FileNotFoundError:
+        raise missing_file(url) from None
     digest = hashlib.sha256(data).hexdigest()
     if (len(data), digest) != (entry.size_bytes, entry.sha256):
         raise wrong_bytes(url, len(data), digest, entry)

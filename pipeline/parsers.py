@@ -44,7 +44,7 @@ def _jsonl(source: str, chunks: Chunks, options: SourceOptions) -> Iterator[Docu
             yield _too_large(source, offset, options)
             continue
         record = line if offset else line.removeprefix(BOM)
-        if not record.isspace():
+        if record and not record.isspace():  # a file may be a BOM and no more
             yield json_record(source, offset, record, options)
 
 

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.errors import DataError
+from pipeline.arrow_arrays import from_arrow, texts_to_arrow, to_arrow
+from pipeline.errors import DataError, missing_file
 from pipeline.files import local_path, read_bytes, writing_whole
 
 FORMAT = "longrow-part-1"
@@ -73,7 +74,7 @@ class PartWriter:
     def __init__(self, sink: IO[bytes], head: PartHead, sources: Sequence[str]) -> None:
         self._sink = _Hashed(sink)
         self._head = head
-        self._sources = pa.array(sources, pa.string())
+        self._sources = texts_to_arrow(sources)
         self._source_at = {source: i for i, source in enumerate(sources)}
         self._eod = np.array([head.eod], np.int32)
         self._columns: list[tuple[Any, ...]] = []  # of each batch of documents
@@ -82,6 +83,7 @@ class PartWriter:
         self._wide = np.empty(0, np.int32)  # those that come, before they are narrowed
         self._num_waiting = 0
         self._schema = _schema(head)
+        self._kind = self._schema.field("tokens").type.value_type
         self._file = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), self._schema)
 
     def add(self, documents: Sequence[Encoded]) -> None:
@@ -130,13 +132,14 @@ class PartWriter:
         )
         offsets = np.cumsum([0, *lengths], dtype=np.int64)
         columns = [
-            pa.array(uids, pa.string()),
-            pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), self._sources),
-            pa.array(records, pa.int64()),
-            pa.array(splits, pa.uint8()),
-            *(pa.array(column, pa.int64()) for column in numbers),
+            texts_to_arrow(uids),
+            pa.DictionaryArray.from_arrays(to_arrow(places, pa.int32()), self._sources),
+            to_arrow(records, pa.int64()),
+            to_arrow(splits, pa.uint8()),
+            *(to_arrow(column, pa.int64()) for column in numbers),
             pa.LargeListArray.from_arrays(
-                pa.array(offsets), pa.array(self._ids[: self._num_waiting])
+                to_arrow(offsets, pa.int64()),
+                to_arrow(self._ids[: self._num_waiting], self._kind),
             ),
         ]
         self._file.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
@@ -182,8 +185,8 @@ class Part:
         ends = np.cumsum([0, *(batch.num_rows for batch in self._batches)]).tolist()
         self._first, self.num_documents = ends[:-1], ends[-1]
         lists = [batch.column("tokens") for batch in self._batches]
-        self._values = [column.values.to_numpy(zero_copy_only=True) for column in lists]
-        self._offsets = [column.offsets.to_numpy(zero_copy_only=True) for column in lists]
+        self._values = [from_arrow(column.values) for column in lists]
+        self._offsets = [from_arrow(column.offsets) for column in lists]
 
     def tokens(self, row: int) -> Tokens:
         """(n + 1,) ids of a document and EOD, a view into the file."""
@@ -199,7 +202,7 @@ class Part:
 
     def numbers(self, name: str) -> Counts:
         """(documents,) of a column of whole numbers."""
-        columns = [batch.column(name).to_numpy() for batch in self._batches]
+        columns = [from_arrow(batch.column(name)) for batch in self._batches]
         return np.concatenate([np.zeros(0, np.int64), *columns]).astype(np.int64)
 
     def value(self, name: str, row: int) -> Any:
@@ -219,12 +222,14 @@ def open_arrow(
     The file is closed again: the batches keep the mapping, and no descriptor is held for a part.
 
     Raises:
-        DataError: It is no whole Arrow file.
+        DataError: It is missing, or no whole Arrow file.
     """
     try:
         with _source(url, data) as source:
             reader = pa.ipc.open_file(source)
             return reader.schema, [reader.get_batch(i) for i in range(reader.num_record_batches)]
+    except FileNotFoundError as error:
+        raise missing_file(url) from error
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(
             f"{url} is no whole Arrow file ({error}). Remove it and run `longrow build` again."

@@ -26,7 +26,8 @@ from pipeline.corpus import Plan
 from pipeline.errors import DataError
 from pipeline.files import join, read_bytes, remove_folder, write_whole
 from pipeline.manifest import BUILDING, TOKENIZER, PartEntry, canonical
-from pipeline.part import Part, dtype_for
+from pipeline.part import dtype_for
+from pipeline.part_lengths import read_lengths
 from pipeline.settings import BuildSettings
 from pipeline.tokenizer import Tokenizer
 
@@ -106,9 +107,9 @@ class Publisher:
     def committed(self, task: int, record: TaskRecord) -> None:
         """Say that a task, counted from 0 in the order of the plan, has its part."""
         entry = record.entry
-        part = Part(join(self._store, entry.name))  # read here once, and by no reader for this
-        num_tokens = part.num_tokens().astype("<u4").tobytes()
-        split = part.numbers("split").astype("u1").tobytes()
+        found = read_lengths(join(self._store, entry.name), entry)  # here, and by no reader
+        num_tokens = found.num_tokens.astype("<u4").tobytes()
+        split = found.split.tobytes()
         said = {
             "part": asdict(entry),
             "num_tokens": base64.b64encode(num_tokens).decode(),

@@ -21,7 +21,8 @@ def _require(holds: bool, message: str) -> None:
 
 def _is_encoding(name: str) -> bool:
     try:
-        return "a".encode(name) != b""  # raises for what turns bytes into bytes
+        decoder = codecs.getincrementaldecoder(name)(errors="backslashreplace")  # idna knows none
+        return "a".encode(name) != b"" and isinstance(decoder.decode(b"a"), str)
     except (LookupError, ValueError):
         return False
 

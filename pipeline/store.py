@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline.arrow_arrays import from_arrow, to_arrow
 from pipeline.cache import PartCache
 from pipeline.errors import DataError
 from pipeline.files import join, local_path
@@ -211,7 +212,7 @@ class Store:
 
 def write_index(num_tokens: Counts, split: npt.NDArray[np.uint8]) -> bytes:
     """The bytes of index.arrow: length and split of every document, in store order."""
-    columns = [pa.array(num_tokens, pa.int64()), pa.array(split, pa.uint8())]
+    columns = [to_arrow(num_tokens, pa.int64()), to_arrow(split, pa.uint8())]
     out = io.BytesIO()
     schema = pa.schema([("num_tokens", pa.int64()), ("split", pa.uint8())])
     with pa.ipc.new_file(out, schema) as file:
@@ -222,13 +223,13 @@ def write_index(num_tokens: Counts, split: npt.NDArray[np.uint8]) -> bytes:
 def read_index(url: str) -> tuple[Counts, npt.NDArray[np.uint8]]:
     """(documents,) lengths and (documents,) splits, views into the file."""
     batch = open_arrow(url)[1][0]
-    return batch.column("num_tokens").to_numpy(), batch.column("split").to_numpy()
+    return from_arrow(batch.column("num_tokens")), from_arrow(batch.column("split"))
 
 
 def repeated(columns: Sequence[pa.ChunkedArray]) -> dict[str, int]:
     """Values that stand in the columns more than once, by first sight, with their counts."""
     counts = pa.chunked_array([chunk for c in columns for chunk in c.chunks], pa.string())
     table = counts.value_counts()
-    often = table.take(pa.array(np.flatnonzero(table.field("counts").to_numpy() > 1)))
+    often = table.take(to_arrow(np.flatnonzero(from_arrow(table.field("counts")) > 1), pa.int64()))
     names, numbers = often.field("values").to_pylist(), often.field("counts").to_pylist()
     return dict(zip(names, numbers, strict=True))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import sentencepiece
 
 from pipeline.errors import DataError
-from pipeline.files import read_bytes
+from pipeline.files import local_path, read_bytes
 from pipeline.sample import PIECE_CHARS, sample_pieces
 from pipeline.settings import TokenizerSettings
 
@@ -83,6 +83,9 @@ class Tokenizer:
         Raises:
             DataError: The file is missing or no tokenizer.
         """
+        path = local_path(url)
+        if path is not None and (path.is_char_device() or path.is_block_device()):
+            raise DataError(f"{url} is a device and no file. Give the path of a tokenizer file.")
         try:
             return cls(read_bytes(url), name=url)
         except FileNotFoundError as error:
@@ -251,11 +254,15 @@ def _is_bytes(model: bytes) -> bool:
         return False
     try:
         return json.loads(model) == _BYTE_FORMAT
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
 def _processor(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
+    if not model:  # the library would take it for "no model yet"
+        raise DataError(
+            f"{name} is empty: its writing was cut short. Train one with `longrow tokenizer`."
+        )
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:

@@ -24,17 +24,25 @@ def wait_for(holds: Callable[[], bool], *, timeout_s: float = 60) -> bool:
 
 def builders() -> dict[int, bool]:
     """Processes of builder actors below this process or its Ray, and whether each is building."""
-    ours = {os.getpid()}
-    found: dict[int, bool] = {}
-    for stat in sorted(Path("/proc").glob("[0-9]*/stat"), key=lambda p: int(p.parent.name)):
+    parents: dict[int, int] = {}
+    titles: dict[int, bytes] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rsplit(")", 1)[1].split()[1])
             title = (stat.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        pid = int(stat.parent.name)
-        if parent in ours:
-            ours.add(pid)
-            if title.startswith(b"ray::BuilderActor"):
-                found[pid] = title.startswith(b"ray::BuilderActor.build")
-    return found
+        parents[int(stat.parent.name)] = parent
+        if title.startswith(b"ray::BuilderActor"):
+            titles[int(stat.parent.name)] = title
+
+    def is_ours(pid: int) -> bool:  # numbers begin anew, so a child may have a smaller one
+        while pid not in (0, os.getpid()):
+            pid = parents.get(pid, 0)
+        return pid != 0
+
+    return {
+        pid: titles[pid].startswith(b"ray::BuilderActor.build")
+        for pid in sorted(titles)
+        if is_ours(pid)
+    }

@@ -24,7 +24,12 @@ OWNERS = {
         "jobs/cluster_look.py",
         "jobs/ray_jobs.py",
     },
-    "pyarrow": {"pipeline/store.py", "pipeline/part.py", "pipeline/columns.py"},
+    "pyarrow": {
+        "pipeline/arrow_arrays.py",
+        "pipeline/store.py",
+        "pipeline/part.py",
+        "pipeline/columns.py",
+    },
     "sentencepiece": {"pipeline/tokenizer.py"},
     "fsspec": {"pipeline/files.py"},
     "mlflow": {"trainer/tracking.py"},

@@ -55,6 +55,7 @@ def edit(store: Path) -> None:
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no manifest": (lambda s: (s / "manifest.json").unlink(), "build was not finished"),
     "torn manifest": (lambda s: (s / "manifest.json").write_text('{"form'), "no JSON manifest"),
+    "deep manifest": (lambda s: (s / "manifest.json").write_text("[" * 100_000), "no JSON"),
     "old manifest": (lambda s: (s / "manifest.json").write_text('{"format": "x"}'), "format 'x'"),
     "edited manifest": (edit, "manifest.json was changed"),
     "missing part": (lambda s: arrows(s)[1].unlink(), r"\.arrow is missing"),

@@ -26,7 +26,8 @@ def packed(kind: str, table: pa.Table, *, rows: int = 8, compression: str = "zst
         )
         return out.getvalue()
     new = pa.ipc.new_file if kind == "arrow" else pa.ipc.new_stream
-    with new(out, table.schema) as file:
+    options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+    with new(out, table.schema, options=options) as file:
         file.write_table(table, max_chunksize=rows)
     return out.getvalue()
 
@@ -118,6 +119,36 @@ def test_a_table_without_the_column_is_refused_before_the_build(tmp_path: Path, 
         plan(path, text_key="n")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_columns_of_one_name_are_refused_for_texts_and_no_ids(
+    tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "a"
+    names, columns = ["text", "id", "id"], [pa.array(TEXTS)] * 3
+    path.write_bytes(packed(kind, pa.Table.from_arrays(columns, names=names)))
+    items = read(plan(path))
+    assert texts(items) == TEXTS
+    assert [item.uid for item in items if isinstance(item, Document)][:2] == ["a:0", "a:1"]
+    path.write_bytes(packed(kind, pa.Table.from_arrays(columns[:2], names=["text", "text"])))
+    with pytest.raises(DataError, match=r"a has 2 columns 'text', and one was wanted.*--text-key"):
+        plan(path)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a"])
+def test_two_columns_of_texts_in_a_csv_are_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"text\tid\ttext\na\tb\tc\n")
+    with pytest.raises(DataError, match=r"names 2 columns 'text' in its first line"):
+        plan(path)
+
+
+def test_a_file_that_is_a_bom_and_no_more_holds_no_bad_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for data in (b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b""):
+        path.write_bytes(data)
+        assert read(plan(path)) == []
+
+
 @pytest.mark.parametrize("compression", ["zstd", "none"])
 def test_a_damaged_row_group_costs_its_own_rows_and_no_others(
     tmp_path: Path, compression: str
@@ -132,6 +163,62 @@ def test_a_damaged_row_group_costs_its_own_rows_and_no_others(
     bad = [item for item in items if isinstance(item, Reject)]
     assert [(b.record, b.reason) for b in bad] == [(16, reasons.DAMAGED)]
     assert texts(items) == TEXTS[:16] + TEXTS[24:]
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_damaged_batch_costs_its_own_rows_and_no_others(tmp_path: Path, kind: str) -> None:
+    letters = [f"{i} {hashlib.sha256(b'%d' % i).hexdigest() * 9}" for i in range(60)]
+    data = bytearray(packed(kind, pa.table({"text": letters})))
+    frames = [i for i in range(len(data)) if data[i : i + 4] == b"\x28\xb5\x2f\xfd"]  # of zstd
+    data[frames[5]] ^= 0x55  # offsets and letters of a batch are a frame each
+    path = tmp_path / "a"
+    path.write_bytes(data)
+    items = read(plan(path))
+    bad = [item for item in items if isinstance(item, Reject)]
+    assert [(b.record, b.reason) for b in bad] == [(16, reasons.DAMAGED)]
+    assert texts(items) == letters[:16] + letters[24:]
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_each_compressed_batch_is_unpacked_once_however_many_tasks_there_are(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(packed(kind, table()))
+    unpacked: list[Any] = []
+    open_file, open_stream = pa.ipc.open_file, pa.ipc.open_stream
+    read_record_batch = pa.ipc.read_record_batch
+
+    class Counted:
+        """A reader whose batches are counted."""
+
+        def __init__(self, reader: Any) -> None:
+            self._reader = reader
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._reader, name)
+
+        def __iter__(self) -> Any:
+            return map(self._count, self._reader)
+
+        def get_batch(self, index: int) -> Any:
+            return self._count(self._reader.get_batch(index))
+
+        def _count(self, batch: Any) -> Any:
+            unpacked.append(batch)
+            return batch
+
+    def counted_message(message: Any, schema: Any) -> Any:
+        unpacked.append(message)
+        return read_record_batch(message, schema)
+
+    monkeypatch.setattr(pa.ipc, "open_file", lambda source: Counted(open_file(source)))
+    monkeypatch.setattr(pa.ipc, "open_stream", lambda source: Counted(open_stream(source)))
+    monkeypatch.setattr(pa.ipc, "read_record_batch", counted_message)
+    made = plan(path, task_bytes=1)
+    assert (len(made.tasks), len(unpacked)) == (8, 0)
+    assert texts(read(made)) == TEXTS
+    assert len(unpacked) == 8
 
 
 @pytest.mark.parametrize("kind", KINDS[:2])

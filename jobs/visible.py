@@ -1,0 +1,12 @@
+"""Text of a corpus for a person's screen: what would command the screen is spelled out."""
+
+import re
+
+# Control characters but line ends and tab, and what turns the direction of writing around: a
+# text could clear the screen, set its title, or show itself as another.
+_COMMANDS = re.compile("\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    r"""The text with such characters as `\x1b`; `--json` has them as they are."""
+    return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
