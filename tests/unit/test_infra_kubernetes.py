@@ -17,11 +17,11 @@ import yaml
 
 from jobs.config import read_config
 from jobs.shared_paths import places
-from tests.infra_files import MANIFESTS, objects, planted, pod_templates
+from tests.infra_files import INFRA, MANIFESTS, objects, planted, pod_templates
 
 TOKEN_KEY = "auth_token"  # noqa: S105 - the key in the secret that KubeRay's operator reads
 OBJECTS = [one for _, one in objects()]
-HEADS = "\n".join(path.read_text(encoding="utf-8") for path in MANIFESTS)
+HEADS = "\n".join(path.read_text("utf-8") for path in [*MANIFESTS, INFRA / "README.md"])
 
 
 def of_kind(found: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:

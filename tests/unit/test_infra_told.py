@@ -36,6 +36,7 @@ def faults(text: str) -> Iterator[str]:
     checks: list[tuple[str, Callable[[str], bool], str]] = [
         (r"\binfra/[\w./-]*[\w/]", lambda path: path in MADE or (ROOT / path).exists(),
          "there is no {}"),
+        (r"docker [\w ]+-f (\S+)", lambda path: (ROOT / path).is_file(), "there is no {}"),
         (r"`([\w-]+\.ya?ml)`", lambda name: bool(list(INFRA.rglob(name))),
          "there is no {} in infra/"),
         (r"\blongrow:([\w.-]*\w)", lambda tag: tag.removesuffix("-cuda") == VERSION,
@@ -87,6 +88,7 @@ def test_the_readme_lists_the_files_that_there_are() -> None:
         ("infra/kubernetes/raycluster.yaml", "localhost:8265", "localhost:8256", "port 8256"),
         ("infra/kubernetes/raycluster.yaml", "es/storage.y", "es/store.y", "kubernetes/store.yaml"),
         ("infra/README.md", "docker run --rm longrow:0.1.0", "longrow:0.1", "longrow:0.1 is"),
+        ("infra/README.md", "build -f infra/", "build -f ", "no Dockerfile"),
         ("infra/README.md", "infra/compose.env.ex", "infra/env.ex", "no infra/env.example"),
         ("infra/README.md", "toml ray-head:/", "toml head:/", "no service head"),
         ("infra/README.md", "http://localhost:5000", "http://localhost:5001", "port 5001"),
