@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from jobs.toml import to_toml
 from model.config import ModelConfig
+from pipeline.credentials import credential_in
 from pipeline.layout import Layout, check_shares
 from pipeline.mixture import Weighted, name_of
 from pipeline.settings import BuildSettings, TokenizerSettings
@@ -268,6 +269,9 @@ def _word(text: str, source: str) -> Given:
 
 
 def _checked(given: Mapping[str, Given], mistakes: list[str]) -> RunConfig:
+    told = {key: _credential(one.value) for key, one in given.items()}
+    mistakes += [_holds(key, given[key].source, found) for key, found in told.items() if found]
+    given = {key: one for key, one in given.items() if not told[key]}  # and never repeated
     mistakes += [_unknown(key, one.source) for key, one in given.items() if key not in keys()]
     tables: dict[str, dict[str, Any]] = {section: {} for section in sections()}
     for key, hint in keys().items():
@@ -287,6 +291,19 @@ def _checked(given: Mapping[str, Given], mistakes: list[str]) -> RunConfig:
     if mistakes:
         raise ConfigError("\n".join(dict.fromkeys(mistakes)))
     return RunConfig(**made)
+
+
+def _credential(value: Any) -> str:
+    """What a value holds that would stand in logs, MLflow and checkpoints, wherever in it."""
+    return credential_in(value if isinstance(value, str) else repr(value), user=True)
+
+
+def _holds(key: str, source: str, found: str) -> str:
+    return (
+        f"{key} ({source}) holds {found}: it would stand in configs, logs and MLflow. Leave it out "
+        "there, and give it in the environment (MLFLOW_TRACKING_USERNAME and "
+        "MLFLOW_TRACKING_PASSWORD, or the store's own variables)."
+    )
 
 
 def _typed(hint: Any, given: Given) -> Any:
