@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.config import keys, read_config
-from jobs.entry import Exit
+from jobs.entry import Exit, finish
 from pipeline.credentials import credential_in
 from pipeline.errors import DataError
 from pipeline.files import filesystem
@@ -68,6 +68,17 @@ def test_every_command_refuses_it_without_a_word_of_it(
         assert code_of(*(word.format(address) for word in words)) is Exit.BAD_USE
     assert told_nobody(box, capsys)
     assert sorted(box.iterdir()) == before
+
+
+def test_a_command_that_is_run_as_a_module_refuses_it_too(
+    box: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jobs.show import command
+
+    for address in ADDRESSES:
+        words = [address]
+        assert finish(lambda words=words: command.main(words, standalone_mode=False), words) == 2
+    assert told_nobody(box, capsys)
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
