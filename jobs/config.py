@@ -269,9 +269,9 @@ def _word(text: str, source: str) -> Given:
 
 
 def _checked(given: Mapping[str, Given], mistakes: list[str]) -> RunConfig:
-    told = {key: _credential(one.value) for key, one in given.items()}
-    mistakes += [_holds(key, given[key].source, found) for key, found in told.items() if found]
-    given = {key: one for key, one in given.items() if not told[key]}  # and never repeated
+    ill = {key: found for key, one in given.items() if (found := _ill(one.value))}
+    mistakes += [f"{key} ({given[key].source}) {found}" for key, found in ill.items()]
+    given = {key: one for key, one in given.items() if key not in ill}
     mistakes += [_unknown(key, one.source) for key, one in given.items() if key not in keys()]
     tables: dict[str, dict[str, Any]] = {section: {} for section in sections()}
     for key, hint in keys().items():
@@ -293,17 +293,25 @@ def _checked(given: Mapping[str, Given], mistakes: list[str]) -> RunConfig:
     return RunConfig(**made)
 
 
-def _credential(value: Any) -> str:
-    """What a value holds that would stand in logs, MLflow and checkpoints, wherever in it."""
-    return credential_in(value if isinstance(value, str) else repr(value), user=True)
-
-
-def _holds(key: str, source: str, found: str) -> str:
-    return (
-        f"{key} ({source}) holds {found}: it would stand in configs, logs and MLflow. Leave it out "
-        "there, and give it in the environment (MLFLOW_TRACKING_USERNAME and "
-        "MLFLOW_TRACKING_PASSWORD, or the store's own variables)."
+def _ill(value: Any) -> str:
+    """What no value may hold, wherever in it: it is never repeated."""
+    texts = list(_texts(value))
+    if any("\0" in text for text in texts):
+        return "holds a zero byte, which no path and no name can. Leave it out."
+    found = next(filter(None, (credential_in(text, user=True) for text in texts)), "")
+    return found and (
+        f"holds {found}: it would stand in configs, logs and MLflow. Leave it out there, and give "
+        "it in the environment (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the "
+        "store's own variables)."
     )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(one)
 
 
 def _typed(hint: Any, given: Given) -> Any:

@@ -148,8 +148,17 @@ def test_an_address_that_could_run_what_a_stranger_wrote_is_refused(url: str) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "../x", "a/b", "/etc", "a\0b", "a\nb", "a\n", " a", ".a", "a\\b", "é"]
+    "name", ["", ".", "..", "../x", "a/b", "/etc", "a\nb", "a\n", " a", ".a", "a\\b", "é"]
 )
 def test_the_name_of_a_run_cannot_leave_its_folder(name: str) -> None:
     with pytest.raises(ConfigError, match="it names a folder"):
         read_config(base={"run": {"name": name}})
+
+
+@pytest.mark.parametrize("key", ["run.name", "run.folder", "data.store", "tracking.uri"])
+def test_a_zero_byte_in_a_config_is_a_sentence(key: str) -> None:
+    section, _, name = key.partition(".")
+    with pytest.raises(ConfigError, match=f"^{key} .+ holds a zero byte"):
+        read_config(base={section: {name: "a\0b"}})
+    with pytest.raises(ConfigError, match=r"^data\.inputs .+ holds a zero byte"):
+        read_config(base={"data": {"inputs": ["a", "b\0"]}})
