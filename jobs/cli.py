@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 import click
 
-from jobs.entry import DISTRIBUTION, run
+from jobs.entry import DISTRIBUTION, refuse_credentials, run
 
 # In the order of a first day. The file of a command is jobs/NAME.py, and its object is `command`.
 COMMANDS = {
@@ -59,6 +59,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        refuse_credentials(ctx, args)
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from jobs.toml import to_toml
 from model.config import ModelConfig
+from pipeline.credentials import credential_in
 from pipeline.layout import Layout, check_shares
 from pipeline.mixture import Weighted, name_of
 from pipeline.settings import BuildSettings, TokenizerSettings
@@ -268,6 +269,9 @@ def _word(text: str, source: str) -> Given:
 
 
 def _checked(given: Mapping[str, Given], mistakes: list[str]) -> RunConfig:
+    ill = {key: found for key, one in given.items() if (found := _ill(one.value))}
+    mistakes += [f"{key} ({given[key].source}) {found}" for key, found in ill.items()]
+    given = {key: one for key, one in given.items() if key not in ill}
     mistakes += [_unknown(key, one.source) for key, one in given.items() if key not in keys()]
     tables: dict[str, dict[str, Any]] = {section: {} for section in sections()}
     for key, hint in keys().items():
@@ -287,6 +291,27 @@ def _checked(given: Mapping[str, Given], mistakes: list[str]) -> RunConfig:
     if mistakes:
         raise ConfigError("\n".join(dict.fromkeys(mistakes)))
     return RunConfig(**made)
+
+
+def _ill(value: Any) -> str:
+    """What no value may hold, wherever in it: it is never repeated."""
+    texts = list(_texts(value))
+    if any("\0" in text for text in texts):
+        return "holds a zero byte, which no path and no name can. Leave it out."
+    found = next(filter(None, (credential_in(text, user=True) for text in texts)), "")
+    return found and (
+        f"holds {found}: it would stand in configs, logs and MLflow. Leave it out there, and give "
+        "it in the environment (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the "
+        "store's own variables)."
+    )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(one)
 
 
 def _typed(hint: Any, given: Given) -> Any:

@@ -33,6 +33,8 @@ def ray_cluster(address: str, environment: Mapping[str, str]) -> list[Finding]:
         return [Finding(name="ray", state="ok", found=found)]
     from jobs.cluster_look import look
 
+    if wrong := password_in("--address", address, name="ray"):
+        return wrong
     try:
         seen = look(address, timeout_s=TIMEOUT_S)
     except ConfigError as error:
@@ -68,6 +70,15 @@ def ray_cluster(address: str, environment: Mapping[str, str]) -> list[Finding]:
     ]
 
 
+def password_in(key: str, address: str, *, name: str) -> list[Finding]:
+    """What is wrong with an address that says too much; it is not repeated."""
+    try:
+        check_no_credentials(key, address)
+    except ConfigError as error:
+        return [Finding(name=name, state="wrong", found="a password in its address", do=str(error))]
+    return []
+
+
 def minor(python: str) -> list[str]:
     """Of 3.11.7, what must be equal for two Pythons to understand each other."""
     return python.split(".")[:2]
@@ -76,10 +87,8 @@ def minor(python: str) -> list[str]:
 def mlflow_server(uri: str, environment: Mapping[str, str]) -> list[Finding]:
     """Whether MLflow answers, lets us in by that name, and has our time."""
     name = "mlflow"
-    try:
-        check_no_credentials("MLFLOW_TRACKING_URI", uri)
-    except ConfigError as error:
-        return [Finding(name=name, state="wrong", found="a password in its address", do=str(error))]
+    if wrong := password_in("MLFLOW_TRACKING_URI", uri, name=name):
+        return wrong
     if not uri:
         found = "no MLFLOW_TRACKING_URI: runs are recorded in a SQLite file beside them"
         return [Finding(name=name, state="ok", found=found)]

@@ -63,6 +63,27 @@ class Job(click.Command):
             ),
         ]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse an address with a credential in it before any message can repeat it."""
+        refuse_credentials(ctx, args)
+        return super().parse_args(ctx, args)
+
+
+def refuse_credentials(ctx: click.Context, words: Sequence[str]) -> None:
+    """Refuse words of a command line of which one holds a password.
+
+    Raises:
+        UsageError: One does; it is not repeated.
+    """
+    from pipeline.credentials import credential_in  # ours, as was seen by now
+
+    for word in words:
+        if found := credential_in(word):
+            ctx.fail(
+                f"An address on the command line holds {found}: who lists processes sees it, and "
+                "it would stand in logs. Leave it out, and give it in the environment."
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:

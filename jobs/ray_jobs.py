@@ -25,6 +25,7 @@ from jobs.address import ADDRESSES
 from jobs.cluster_look import Seen, look, token_of
 from jobs.entry import DISTRIBUTION, Exit
 from trainer.errors import ConfigError
+from trainer.settings import check_no_credentials
 from trainer.temp_folder import temp_folder
 
 TIMEOUT_S = 10.0
@@ -85,6 +86,7 @@ def open_jobs(address: str) -> "tuple[RayJobs, Seen]":
             "There is no cluster's address: give --address http://HOST:8265, that of its "
             "dashboard, or set RAY_API_SERVER_ADDRESS."
         )
+    check_no_credentials("--address", address)
     if not address.startswith(("http://", "https://")):
         raise ConfigError(
             f"--address {address} is none of a dashboard, which takes jobs: write it as "

@@ -1,8 +1,8 @@
 """`longrow status`: how a job on a cluster is, and the last that it said."""
 
 import re
+import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,7 +23,7 @@ def command(job: str, *, address: str) -> Outcome:
     """Say how a job on a cluster is, and the last that it said.
 
     JOB is a job's id, or a run's name, whose newest job is meant. Where the run's folder is one of
-    this machine too, its steps and checkpoint are told; of one at a URL `longrow show` tells them.
+    this machine too, or at a URL that lets us in, its steps and checkpoint are told.
     """
     from jobs.ray_jobs import open_jobs
     from jobs.report import table
@@ -48,7 +48,7 @@ def facts_of(job: "RayJob", said: str) -> dict[str, Any]:
         "started": clock(job.started),
         "ended": clock(job.ended),
         "exit_code_of_job": job.exit_code,
-        **(_of_folder(Path(job.folder)) if job.folder.startswith("/") else {}),
+        **of_folder(job.folder),
         # The last of a run that is done is where to look further.
         "said": "" if job.status == "SUCCEEDED" else said or reason,
     }
@@ -65,18 +65,27 @@ def clock(seconds: float | None) -> str:
     return "" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
-def _of_folder(path: Path) -> dict[str, Any]:
-    if not (path / "config.json").is_file():
-        return {}
-    import time
+def of_folder(place: str) -> dict[str, Any]:
+    """How far the run at a path or URL is; nothing where it cannot be seen from here.
 
+    A URL that does not let us in is told under `unseen`: the job may well have the keys to it.
+    """
     from jobs.runs import look
+    from pipeline.errors import DataError
     from trainer.checkpoint import checkpoints
-    from trainer.run_folder import RunFolder
+    from trainer.remote_run import open_run
 
-    folder = RunFolder(path)
-    seen = look(folder, now=time.time(), silent_s=60.0)
-    kept = checkpoints(folder.checkpoints)
+    if not place.startswith("/") and "://" not in place:  # a job that `longrow submit` did not send
+        return {}
+    try:
+        folder = open_run(place)
+        folder.refresh()
+        if not (folder.path / "config.json").is_file():
+            return {}
+        seen = look(folder, now=time.time(), silent_s=60.0)
+        kept = checkpoints(folder.checkpoints)
+    except (OSError, DataError) as error:
+        return {"unseen": str(error)}
     newest = max((one.name for one in kept), default=None)
     return {"step": seen.step, "of": seen.of, "attempts": seen.attempts, "checkpoint": newest}
 

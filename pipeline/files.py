@@ -7,6 +7,7 @@ import errno
 import hashlib
 import io
 import os
+import re
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -14,11 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from pipeline.credentials import credential_in
 from pipeline.errors import DataError
 from pipeline.steady import Steady, patiently
 
 CHUNK = 1 << 20  # bytes read at a time
 TEMPORARY = ".longrow-"  # every half-written file of ours begins so
+_RUNS = {"reference", "dask"}  # templates that are rendered, pickles that are sent
 _SAME = (  # by what the file systems tell one content of a file from another, those that say it
     "size", "ETag", "etag", "mtime", "created", "updated", "LastModified", "last_modified",
     "Last-Modified", "generation", "md5Hash", "Content-MD5", "blob_id",
@@ -43,8 +46,19 @@ def filesystem(url: str) -> tuple[Any, str]:
     It remembers no listing: other processes write into the folders that this one has listed.
 
     Raises:
-        DataError: Nobody here knows the scheme, or its package is not installed.
+        DataError: Nobody here knows the scheme, its package is not installed, or the address holds
+            a credential or is of a kind that could run what a stranger wrote.
     """
+    if found := credential_in(url):
+        raise DataError(
+            f"An address holds {found}: it would stand in logs and in what is written. Leave it "
+            "out, and give it in the environment of its store."
+        )
+    if runs := _RUNS & set(re.split(r"::|://", url)):
+        raise DataError(
+            f"{runs.pop()}:// is refused: such an address can run what a stranger wrote. Give the "
+            "address of the files themselves."
+        )
     from fsspec.core import url_to_fs  # slow, and needed for remote files only
 
     try:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ DROPS = "dropped.jsonl"
 PARTS = "parts"
 BUILDING = "building"  # a folder that is there only while a training reads along (publish.py)
 SPLIT_RULE = "sha256(text)[:8], big-endian, below held_out * 2**64: validation"
+_BARE = re.compile(r"[A-Za-z0-9_-]+(\.[a-z]+)?")
 _BUILD_AGAIN = "Run `longrow build` again with the same corpus: it keeps what is whole."
 
 
@@ -33,6 +35,9 @@ class PartEntry:
     size_bytes: int  # of the file
     sha256: str
     record_sha256: str  # of the commit record beside it
+
+    def __post_init__(self) -> None:
+        _bare(self.key, self.sha256)
 
     @property
     def name(self) -> str:
@@ -50,6 +55,23 @@ class FileEntry:
     name: str
     size_bytes: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        _bare(self.name)
+
+
+def _bare(*names: str) -> None:
+    """Refuse what a stranger's store would have us open, or remove, elsewhere.
+
+    Raises:
+        DataError: Such a name leads out of the store, or of the cache.
+    """
+    for name in names:
+        if not isinstance(name, str) or not _BARE.fullmatch(name):
+            raise DataError(
+                f"A store names {name!r} as one of its files: a bare name was wanted, without a "
+                "path. Do not trust this store."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +180,12 @@ def read_manifest(store: str) -> Manifest:
         raise DataError(
             f"{url} was changed: its fingerprint does not fit what it says. {_BUILD_AGAIN}"
         )
-    parts = tuple(PartEntry(**part) for part in saved.pop("parts"))
-    files = tuple(FileEntry(**file) for file in saved.pop("files"))
-    return Manifest(**saved, parts=parts, files=files)
+    try:
+        parts = tuple(PartEntry(**part) for part in saved.pop("parts"))
+        files = tuple(FileEntry(**file) for file in saved.pop("files"))
+        return Manifest(**saved, parts=parts, files=files)
+    except (TypeError, LookupError) as error:
+        raise DataError(f"{url} is no manifest of a store ({error}). {_BUILD_AGAIN}") from error
 
 
 def _why_none(store: str) -> str:

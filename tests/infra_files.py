@@ -1,5 +1,7 @@
 """What infra/ holds, read as the programs that are to run it read it."""
 
+import copy
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,33 @@ class Container:
 def read(path: Path) -> Any:
     """The one document of a YAML file."""
     return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def planted(document: Any, path: str, value: Any) -> Any:
+    """A copy with `value` at a dotted path; a key in brackets ends up renamed to it.
+
+    A dot in a key is written as `~`.
+    """
+    wrong = copy.deepcopy(document)
+    place: Any = wrong
+    *steps, last = (step.replace("~", ".") for step in path.split("."))
+    for step in steps:
+        place = place[int(step)] if isinstance(place, list) else place[step]
+    if last.startswith("["):
+        place[value] = place.pop(last[1:-1])
+    elif isinstance(place, list):
+        place[int(last)] = value
+    else:
+        place[last] = value
+    return wrong
+
+
+def bytes_of(size: str) -> float:
+    """A size as docker, compose or Kubernetes writes it (1.5g, 2gb, 500Mi), in bytes."""
+    found = re.fullmatch(r"([0-9.]+)([kmg]?)(i?)b?", size.lower())
+    assert found, size
+    decimal = size[-1] in "kMG"  # Kubernetes' own: M is 10^6, Mi is 2^20, docker's m is 2^20
+    return float(found[1]) * (1000 if decimal else 1024) ** " kmg".index(found[2] or " ")
 
 
 def objects() -> list[tuple[str, dict[str, Any]]]:

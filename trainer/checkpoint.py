@@ -311,9 +311,18 @@ def _names(world_size: Any) -> set[str]:
 
 def _memory_files(path: Path) -> Iterator[tuple[tuple[int, int], Path]]:
     for file in path.glob("memory-*.safetensors"):
-        with safe_open(file, framework="pt") as opened:
-            low, high = opened.metadata()["rows"].split(":")
-        yield (int(low), int(high)), file
+        try:
+            with safe_open(file, framework="pt") as opened:
+                low, high = map(int, opened.metadata()["rows"].split(":"))
+        except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+            raise _unreadable(file, error) from error
+        yield (low, high), file
+
+
+def _unreadable(file: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{file} cannot be read ({error}). The checkpoint is damaged: take an older one."
+    )
 
 
 def _read(file: Path) -> dict[str, Tensor]:
@@ -321,9 +330,7 @@ def _read(file: Path) -> dict[str, Tensor]:
         with safe_open(file, framework="pt") as opened:
             return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{file} cannot be read ({error}). The checkpoint is damaged: take an older one."
-        ) from error
+        raise _unreadable(file, error) from error
 
 
 def save_tensors(tensors: Mapping[str, Tensor], file: Path, *, rows: tuple[int, int]) -> None:

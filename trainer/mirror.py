@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from pipeline.errors import DataError
 from pipeline.files import TEMPORARY, filesystem
 from pipeline.steady import insist
 from trainer.temp_folder import make_folder, remove_folder
@@ -41,9 +42,20 @@ class Mirror:
         self._lock = threading.RLock()
 
     def files(self, under: str = "") -> dict[str, Stamp]:
-        """Every file there below the folder `under`, by name."""
+        """Every file there below the folder `under`, by name.
+
+        Raises:
+            DataError: A name leads out of the folder: an object store allows that, a disk would
+                have it written elsewhere.
+        """
         place = self._place(under) if under else self._root
         found = self._insist(lambda: self._system.find(place, detail=True), under)
+        for key in found:
+            if {"", ".", ".."} & set(key.removeprefix(f"{place}/").split("/")):
+                raise DataError(
+                    f"{self.url} holds {key!r}, a name that leads out of it: `longrow` wrote no "
+                    "such file. Do not trust this folder."
+                )
         return {
             key[len(self._root) + 1 :]: _stamp(info)
             for key, info in found.items()

@@ -4,12 +4,11 @@ Each class is one section of the run's TOML file (jobs/config.py puts them toget
 """
 
 import math
-import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import parse_qsl, urlsplit
 
 from model.config import Backend
+from pipeline.credentials import credential_in
 from trainer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,10 +16,6 @@ if TYPE_CHECKING:
 
 # What torch's deterministic algorithms want of cuBLAS, in the environment before its first use.
 DETERMINISTIC_CUBLAS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-# Names of what signs a URL or opens a door, in the query of one.
-SECRET = re.compile(
-    r"(?i)signature|token|secret|password|passwd|credential|api-?_?key|access-?_?key|^(sig|auth|key)$"
-)
 
 
 def _require(holds: bool, message: str) -> None:
@@ -42,18 +37,12 @@ def check_no_credentials(key: str, url: str) -> None:
     Raises:
         ConfigError: There is one; the message does not repeat it.
     """
-    parts = urlsplit(url)
+    found = credential_in(url, user=True)
     _require(
-        "@" not in parts.netloc,
-        f"{key} holds a user or password. Leave it out there, and give it in the environment "
-        "(MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the store's own variables).",
-    )
-    named = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
-    secret = sorted(name for name in named if SECRET.search(name))
-    _require(
-        "://" not in url or not secret,
-        f"{key} holds a secret in its query ({', '.join(secret)}): it would stand in configs, logs "
-        "and MLflow. Leave it out, and give credentials in the environment of the store.",
+        not found,
+        f"{key} holds {found}: it would stand in configs, logs and MLflow. Leave it out there, and "
+        "give it in the environment (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the "
+        "store's own variables).",
     )
 
 

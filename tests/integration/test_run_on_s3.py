@@ -8,6 +8,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from jobs.status import of_folder
+from pipeline import steady
 from tests.command import code_of
 from tests.integration.test_resume import LONG, Ranks, losses
 from tests.tiny_runs import TOML
@@ -109,3 +111,22 @@ def test_one_command_begins_and_resumes_in_a_bucket_that_takes_one_writer(
 
 def losses_of(run: RemoteRun) -> list[tuple[int, float]]:
     return [(one["step"], one["train/loss"]) for one in run.lines() if one["kind"] == "step"]
+
+
+def test_the_status_of_a_job_tells_the_steps_of_a_run_at_a_url(
+    tiny_store: Path, tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "run.toml"
+    text = TOML.format(folder=f"{bucket}/runs", store=tiny_store)
+    config.write_text(
+        f'{text}[trainer]\nsteps = 4\n[tracking]\nuri = "off"\n[cluster]\nlauncher = "local"\n'
+    )
+    place = f"{bucket}/runs/run"
+    assert of_folder(place) == {}  # the job has not begun it yet
+    assert code_of("train", str(config)) == 0
+    told = of_folder(place)
+    assert told == {"step": 4, "of": 4, "attempts": 1, "checkpoint": "step_00000004-a0001"}
+    monkeypatch.setattr(steady, "FIRST_WAIT_S", 0.0)
+    for nobody in (f"{bucket}-of-nobody/runs/run", "nothing://known/run"):
+        assert set(of_folder(nobody)) <= {"unseen"}
+    assert "unseen" in of_folder("nothing://known/run")

@@ -2,6 +2,8 @@
 
 import os
 import pwd
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from typing import Any
 
 from tests.chaos import free_port
 
+PAGE = Path(__file__).parents[2] / "docs" / "tracking.md"
 WAIT_S = 120.0
 QUIET = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -29,18 +32,28 @@ def mlflow_server(
     *,
     database: str,
     artifacts: str,
-    workers: int = 1,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """MLflow's own server, as docs/tracking.md starts it; gives its address."""
     port = free_port()
-    command = [sys.executable, "-m", "mlflow", "server", "--host=127.0.0.1", f"--port={port}"]
-    command += [f"--workers={workers}", f"--backend-store-uri={database}"]
-    command += [f"--artifacts-destination={artifacts}"]
+    ours = {"port": port, "backend-store-uri": database, "artifacts-destination": artifacts}
+    command = [sys.executable, "-m"]
+    for word in command_told(database.partition("://")[0]):
+        name = word.removeprefix("--").partition("=")[0]
+        command.append(f"--{name}={ours[name]}" if name in ours else word)
     uri = f"http://127.0.0.1:{port}"
     with _process(command, folder / "mlflow.log", QUIET | dict(environment or {})) as server:
         _await_answer(f"{uri}/health", server, folder / "mlflow.log")
         yield uri
+
+
+def command_told(kind: str) -> list[str]:
+    """The words by which docs/tracking.md starts a server with such a database."""
+    text = re.sub(r"\\\n\s*", "", PAGE.read_text(encoding="utf-8"))
+    (line,) = re.findall(
+        rf"^mlflow server .*--backend-store-uri={re.escape(kind)}:.*$", text, re.MULTILINE
+    )
+    return shlex.split(line)
 
 
 @contextmanager

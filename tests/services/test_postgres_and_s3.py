@@ -18,7 +18,6 @@ def test_a_training_with_a_restart_is_whole_in_postgresql_and_s3(
             tmp_path,
             database=database,
             artifacts="s3://longrow/mlflow",
-            workers=2,
             environment=to_s3,
         ) as uri,
     ):

@@ -144,7 +144,7 @@ def test_what_counts_evaluations_is_refused_where_there_are_none() -> None:
 )
 def test_a_signed_url_is_refused_and_not_repeated(query: str) -> None:
     (told,) = mistakes(f'data.store="https://bucket.example/store?{query}"')
-    assert "data holds a secret in its query" in told
+    assert "data.store (--set) holds a secret in its query" in told
     assert "hunter2" not in told
 
 

@@ -1,5 +1,6 @@
 """The Dockerfile, without docker: hadolint, what it copies, what it pins, who runs in it."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from tests.infra_files import INFRA, ROOT
+from tests.unit.test_infra_names import told, variable_is_known
 
 DOCKERFILE = (INFRA / "Dockerfile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -55,6 +57,7 @@ def faults(text: str) -> list[str]:
     """What is wrong with a Dockerfile that hadolint cannot know."""
     python = re.findall(r"^ARG PYTHON=(\S+)$", text, re.MULTILINE)
     environment = " ".join(" ".join(line) for line in words(text, "ENV"))
+    variables = dict(word.split("=", 1) for word in environment.split() if "PIP_" not in word)
     packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     sources = copied(text)
     checks = {
@@ -74,9 +77,28 @@ def faults(text: str) -> list[str]:
         }
         <= set(environment.split()),
         "Ray asks for no token": "RAY_AUTH_MODE=token" in environment,
+        "its command is nobody's": told(json.loads(text[text.rindex("CMD ") + 4 :])) == "",
+        "a stage is nobody's": set(re.findall(r"from=(\w+)", text)) <= set(STAGE.findall(text)),
+        "a variable is read by nobody": all(is_read(name) for name in variables),
+        "a variable names no file of the image": {
+            value for value in variables.values() if value.startswith("/")
+        }
+        <= {f"{copy[-1]}{Path(name).name}" for copy in words(text, "COPY") for name in copy[:-1]},
+        "its folders are not its user's": re.findall(r"--uid (\d+) (\w+) .+--owner=(\w+)", text)
+        == [("1000", "longrow", "longrow")],
         "a secret stands in it": not re.search(r"(TOKEN|PASSWORD|SECRET)\w*=\S", text),
     }
     return [name for name, holds in checks.items() if not holds]
+
+
+STAGE = re.compile(r"^FROM .+ AS (\w+)$", re.MULTILINE)
+
+
+def is_read(name: str) -> bool:
+    """Whether anybody reads a variable that the image sets."""
+    if name.startswith("LONGROW_"):
+        return any(f'"{name}"' in path.read_text("utf-8") for path in ROOT.glob("jobs/*.py"))
+    return name == "PYTHONUNBUFFERED" or variable_is_known(name)
 
 
 def test_hadolint_finds_nothing(tmp_path: Path) -> None:
@@ -115,6 +137,14 @@ def test_the_image_is_made_of_this_project() -> None:
         ("longrow[cluster]", "longrow[clusters]", "an extra is unknown"),
         ("MLFLOW_DISABLE_TELEMETRY=true", "MLFLOW_DISABLE_TELEMETRY=1", "telemetry is on"),
         ("RAY_USAGE_STATS_ENABLED=0", "RAY_USAGE_STATS=0", "telemetry is on"),
+        ('CMD ["longrow"', 'CMD ["longro"', "its command is nobody's"),
+        ('"longrow", "--help"]', '"longrow", "tran"]', "its command is nobody's"),
+        (" AS wheel", " AS whel", "a stage is nobody's"),
+        ("mount=type=bind,from=wheel", "mount=type=bind,from=weel", "a stage is nobody's"),
+        ("LONGROW_CONSTRAINTS=", "LONGROW_CONSTRAINT=", "a variable is read by nobody"),
+        ("MLFLOW_DISABLE_", "MLFLOW_DISABEL_", "a variable is read by nobody"),
+        ("=/opt/longrow/cons", "=/opt/cons", "a variable names no file of the image"),
+        ("--owner=longrow", "--owner=root", "its folders are not its user's"),
         ("RAY_AUTH_MODE=token", "RAY_AUTH_MODE=disabled", "Ray asks for no token"),
         ("PYTHONUNBUFFERED=1", "RAY_AUTH_TOKEN=abc", "a secret stands in it"),
     ],

@@ -23,6 +23,7 @@ from tests.infra_files import (
     COMPOSE_CUDA,
     RAY_UP,
     objects,
+    planted,
     pod_templates,
     read,
 )
@@ -63,20 +64,6 @@ def check_kubernetes(one: dict[str, Any]) -> None:
 
 def object_of(kind: str) -> dict[str, Any]:
     return next(one for _, one in OBJECTS if one["kind"] == kind)
-
-
-def planted(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A copy with `value` at a dotted path; a key in brackets ends up renamed to it."""
-    wrong = copy.deepcopy(document)
-    place: Any = wrong
-    *steps, last = path.split(".")
-    for step in steps:
-        place = place[int(step)] if isinstance(place, list) else place[step]
-    if last.startswith("["):
-        place[value] = place.pop(last[1:-1])
-    else:
-        place[last] = value
-    return wrong
 
 
 @pytest.mark.parametrize("path", [COMPOSE, COMPOSE_CUDA], ids=lambda path: path.name)
