@@ -148,7 +148,7 @@ def drive(
             if status != OVERTAKEN and is_first_rank(config):
                 for line in folder.lines():
                     tracked.line(line)  # what a lost board could not pass on
-                keep_all(config, folder, store, tracked, summary, status=status)
+                keep_all(config, folder, store, tracked, summary, status=status, say=say)
                 tracked.ended(message_of(verdict, folder) or "done")
         except (KeyboardInterrupt, SystemExit, Terminated):
             status, at_once = "stopped", True
