@@ -312,7 +312,7 @@ def test_anchors_and_evaluations_that_the_disk_refuses_cost_no_attempt(
         assert all(name in missing[0] for name in whole)
 
 
-def told_by(plan: TrainPlan) -> list[tuple[str, int, float]]:
+def told_by(plan: TrainPlan) -> list[tuple[str, int, float | None]]:
     lines = RunFolder(plan.folder).lines()
     return [
         (line["kind"], line["step"], line.get("train/loss", line.get("eval/loss")))
