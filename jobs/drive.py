@@ -4,10 +4,9 @@ import os
 import secrets
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from tqdm import tqdm
 from jobs.config import RunConfig
 from jobs.ending import OVERTAKEN, code_of, keep_all, message_of
 from jobs.entry import Exit, Terminated, sent
+from jobs.hearing import Claim, claimed
 from jobs.progress import Progress
 from jobs.track import Track, track
 from pipeline.cache import PartCache
@@ -33,7 +33,7 @@ from trainer.plan import TrainPlan, changes, check_identity
 from trainer.remote_run import open_run
 from trainer.run_folder import RunFolder
 from trainer.signals import StopWish, stop_wish
-from trainer.stop_request import DRIVER, asked_to_stop, driving
+from trainer.stop_request import asked_to_stop, driving
 from trainer.summary import Summary, summarize
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def drive(
     ray_is_up: bool = False,
     reshard: bool = False,
     build: "Beside | None" = None,
+    claim: Claim | None = None,
 ) -> Driven:
     """Train the run of `config` to its end, or until it is told to stop.
 
@@ -114,6 +115,7 @@ def drive(
         ray_is_up: Ray was initialised by the caller, with trainer.launch_ray's environment.
         reshard: Other rows, or another segment, than the run had are wanted.
         build: Builds the store meanwhile; when it fails the run stops, with a checkpoint.
+        claim: The caller has taken the run's folder already.
 
     Raises:
         ConfigError: A setting does not fit, or the run is there and must not be, or the reverse.
@@ -125,14 +127,17 @@ def drive(
     plan = replace(plan_of(config, folder, store), reshard=reshard)
     changed = _check_it_is_this_run(folder, plan)
     with ExitStack() as stack:
-        begun = stack.enter_context(_kept_if_begun(folder, first=is_first_rank(config)))
-        _make_folder(config, folder)
-        if is_first_rank(config):  # before Ray is there: `longrow stop` is heard from here on
+        if claim is None:  # before Ray is there: `longrow stop` is heard from here on
+            claim = stack.enter_context(claimed(folder, first=is_first_rank(config)))
+        plan = replace(plan, launch=claim.launch)
+        if is_first_rank(config):
+            # Once more, where it was claimed: another start may have come, and gone, meanwhile.
             stack.enter_context(driving(folder, launch=plan.launch))
+            folder.write_json("config.json", config.to_dict())
         stack.enter_context(_ray_for(config, ray_is_up=ray_is_up))
         wish = stack.enter_context(stop_wish(sent()))
         tracked = track(config, folder, store, changed=changed, warn=say)
-        begun.set()
+        claim.begun.set()
         status, at_once = "crashed", False
         try:
             plan = replace(plan, mlflow_run_id=tracked.run_id)
@@ -148,7 +153,7 @@ def drive(
             if status != OVERTAKEN and is_first_rank(config):
                 for line in folder.lines():
                     tracked.line(line)  # what a lost board could not pass on
-                keep_all(config, folder, store, tracked, summary, status=status)
+                keep_all(config, folder, store, tracked, summary, status=status, say=say)
                 tracked.ended(message_of(verdict, folder) or "done")
         except (KeyboardInterrupt, SystemExit, Terminated):
             status, at_once = "stopped", True
@@ -162,19 +167,6 @@ def drive(
             f"The build of the store failed. {build.failure()} {message}",
         )
     return Driven(summary=summary, code=code, message=message)
-
-
-@contextmanager
-def _kept_if_begun(folder: RunFolder, *, first: bool) -> Iterator[threading.Event]:
-    """The first rank: remove a folder that is new if there is an error before the event is set."""
-    new, begun = first and folder.is_new(), threading.Event()
-    try:
-        yield begun
-    except BaseException:
-        # Nothing began, so nothing stays, unless another start has taken it over meanwhile.
-        if new and not begun.is_set() and not folder.is_new() and not folder.exists(DRIVER):
-            folder.discard()
-        raise
 
 
 def find_folder(config: RunConfig, resume: str) -> RunFolder:
@@ -197,12 +189,6 @@ def find_folder(config: RunConfig, resume: str) -> RunFolder:
             "give another run.name."
         )
     return folder
-
-
-def _make_folder(config: RunConfig, folder: RunFolder) -> None:
-    folder.create()
-    if is_first_rank(config):
-        folder.write_json("config.json", config.to_dict())
 
 
 def is_first_rank(config: RunConfig) -> bool:

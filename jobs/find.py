@@ -10,7 +10,7 @@ from trainer.checkpoint import NAME, CheckpointError, faults_of, newest_of
 from trainer.errors import ConfigError
 from trainer.load import Loaded, best_device, is_weights_folder, load_folder, load_model
 from trainer.remote_run import open_run
-from trainer.run_folder import CHECKPOINTS, RunFolder
+from trainer.run_folder import CHECKPOINTS, DRIVER, RunFolder
 
 RUNS = "runs"
 
@@ -43,6 +43,26 @@ def checkpoint_at(word: str) -> Path:
 
 def _places(word: str) -> list[Path]:
     return [Path(word), Path(RUNS) / word]
+
+
+def is_driven(word: str) -> bool:
+    """Whether `word` names a run, be it that its store is still built and it has no config yet."""
+    if local_path(word) is None:
+        return is_run(word) or exists(join(word, DRIVER))
+    return is_run(word) or any((place / DRIVER).is_file() for place in _places(word))
+
+
+def find_driven(word: str) -> RunFolder:
+    """The run that `is_driven` sees.
+
+    Raises:
+        ConfigError: It sees none.
+    """
+    if is_run(word) or not is_driven(word):
+        return find_run(word)
+    if local_path(word) is None:
+        return open_run(word)
+    return RunFolder(next(one for one in _places(word) if (one / DRIVER).is_file()).resolve())
 
 
 def find_run(word: str) -> RunFolder:

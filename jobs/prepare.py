@@ -3,13 +3,15 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 
 from jobs.build import showing
 from jobs.config import RunConfig
-from jobs.drive import Driven, drive, find_folder, say
+from jobs.drive import Driven, drive, find_folder, is_first_rank, say
 from jobs.entry import raise_on_sigterm
+from jobs.hearing import claimed, heard
 from jobs.progress import Progress
 from pipeline.build import build_store
 from pipeline.files import exists, join, write_whole
@@ -39,20 +41,27 @@ def prepare_and_drive(
     """
     if not config.data.store:
         raise ConfigError("data.store is empty: name the folder that the store goes to.")
-    find_folder(config, resume).create_if_fits()
-    if config.cluster.launcher == "local":
-        prepare_store(config, inputs, build=build_store)
-        return drive(config, resume=resume)
-    from jobs.cluster import cores, ray_for_training  # first: Ray reads its settings when imported
-    from pipeline.build_actor import build_store_with_actors
+    folder, first = find_folder(config, resume), is_first_rank(config)
+    with claimed(folder, first=first) as claim:
+        if config.cluster.launcher == "local":
+            with heard(folder, first=first, say=say):
+                prepare_store(config, inputs, build=build_store)
+            return drive(config, resume=resume, claim=claim)
+        from jobs.cluster import (
+            cores,
+            ray_for_training,
+        )  # first: Ray reads its settings as imported
+        from pipeline.build_actor import build_store_with_actors
 
-    with ray_for_training(config.cluster) as told:
-        raise_on_sigterm()  # Ray took it
-        if say_ray:
-            say(told)
-        workers = config.data.workers or cores()
-        prepare_store(config, inputs, build=partial(build_store_with_actors, workers=workers))
-        return drive(config, resume=resume, ray_is_up=True)
+        with ExitStack() as stack:
+            with heard(folder, first=first, say=say):
+                told = stack.enter_context(ray_for_training(config.cluster))
+                raise_on_sigterm()  # Ray took it
+                if say_ray:
+                    say(told)
+                build = partial(build_store_with_actors, workers=config.data.workers or cores())
+                prepare_store(config, inputs, build=build)
+            return drive(config, resume=resume, ray_is_up=True, claim=claim)
 
 
 def build_and_drive(config: RunConfig, inputs: Sequence[str], *, resume: str) -> Driven:
@@ -83,16 +92,18 @@ def build_and_drive(config: RunConfig, inputs: Sequence[str], *, resume: str) ->
     if why := _why_first(config):
         say(f"The store is built before the first step: {why}")
         return prepare_and_drive(config, inputs, resume=resume)
-    find_folder(config, resume).create_if_fits()
-    from jobs.cluster import ray_for_training  # first: Ray reads its settings when imported
+    folder, first = find_folder(config, resume), is_first_rank(config)
+    with claimed(folder, first=first) as claim, ExitStack() as stack:
+        from jobs.cluster import ray_for_training  # first: Ray reads its settings when imported
 
-    with ray_for_training(config.cluster):
-        raise_on_sigterm()  # Ray took it
-        from jobs.beside import Beside
+        with heard(folder, first=first, say=say):
+            stack.enter_context(ray_for_training(config.cluster))
+            raise_on_sigterm()  # Ray took it
+            from jobs.beside import Beside
 
-        tokenizer = config.data.tokenizer or _trained(config, inputs)
-        with Beside(config, inputs, tokenizer) as build:
-            return drive(config, resume=resume, ray_is_up=True, build=build)
+            tokenizer = config.data.tokenizer or _trained(config, inputs)
+            build = stack.enter_context(Beside(config, inputs, tokenizer))
+        return drive(config, resume=resume, ray_is_up=True, build=build, claim=claim)
 
 
 def _why_first(config: RunConfig) -> str:

@@ -21,24 +21,24 @@ def command(run_name: str, *, address: str, wait_s: float) -> Outcome:
 
     RUN is a run's folder, or its name under runs/. Whoever sees the folder can stop the run, be it
     a Ray job or not. The run ends as by SIGTERM: with a checkpoint and code 143. A command that
-    still builds the store before it trains does not listen yet: it ends by a signal.
+    still builds the store before it trains ends at once: the same command goes on with the build.
 
     With --address, or where the cluster's address is in the environment and no folder here has that
     name, JOB is what `longrow submit` sent: a job's id, or a run's name.
     """
     from click.core import ParameterSource
 
-    from jobs.find import find_run, is_run
+    from jobs.find import find_driven, is_driven
 
     typed = click.get_current_context().get_parameter_source("address")
-    if typed is ParameterSource.COMMANDLINE or (address and not is_run(run_name)):
+    if typed is ParameterSource.COMMANDLINE or (address and not is_driven(run_name)):
         from jobs.stop_job import stop_job
 
         return stop_job(run_name, address=address, wait_s=wait_s)
     from trainer.checkpoint import checkpoints, step_of
     from trainer.stop_request import ask_to_stop, await_end
 
-    folder = find_run(run_name)
+    folder = find_driven(run_name)
     was_running = ask_to_stop(folder)
     if was_running:
         click.echo(f"Asked {folder.place} to stop after its current step.", err=True)

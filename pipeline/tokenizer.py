@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import re
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -200,17 +201,40 @@ def train_tokenizer(
         raise DataError("The corpus holds no text to train a tokenizer on. Check --text-key.")
     out = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(pieces),
-            model_writer=out,
-            vocab_size=vocab_size,
-            model_type=model_type,
-            num_threads=_NUM_THREADS,
-            **_LOSSLESS,
+        _interruptibly(
+            lambda: sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(pieces),
+                model_writer=out,
+                vocab_size=vocab_size,
+                model_type=model_type,
+                num_threads=_NUM_THREADS,
+                **_LOSSLESS,
+            )
         )
     except RuntimeError as error:
         raise DataError(_in_words(str(error), vocab_size, pieces)) from error
     return out.getvalue()
+
+
+def _interruptibly(act: Callable[[], None]) -> None:
+    """Do `act`, which stays in C for minutes, so that a signal to stop is heard meanwhile.
+
+    Python hands signals to its main thread, and not before that is back from C.
+    """
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - carried to the calling thread, raised there
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="tokenizer", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    if errors:
+        raise errors[0]
 
 
 def train_from_settings(texts: Iterable[str], settings: TokenizerSettings) -> bytes:

@@ -23,6 +23,11 @@ def anchor_is_due(step: int) -> bool:
     return step % EVERY == 0
 
 
+def anchor_file(folder: RunFolder, step: int) -> Path:
+    """Where the anchor of `step` steps done is."""
+    return folder.anchors / f"step_{step:08d}.json"
+
+
 def keep_anchor(folder: RunFolder, plan: TrainPlan, state: RowsState) -> None:
     """Write an anchor, whole."""
     anchor = Anchor(
@@ -32,7 +37,7 @@ def keep_anchor(folder: RunFolder, plan: TrainPlan, state: RowsState) -> None:
         state=state,
     )
     folder.anchors.mkdir(exist_ok=True)
-    path = folder.anchors / f"step_{state.step:08d}.json"
+    path = anchor_file(folder, state.step)
     write_whole(str(path), (json.dumps(anchor.to_json()) + "\n").encode())
     folder.put_up(path)
 

@@ -22,7 +22,12 @@ def value_of(file: Path, *, metric: str, memory: int) -> float | None:
     """
     if not file.is_file():
         return None
-    chosen = next((score for score in scores_in(file) if score.memory == memory), None)
+    return value_in(scores_in(file), metric=metric, memory=memory)
+
+
+def value_in(scores: list[Scores], *, metric: str, memory: int) -> float | None:
+    """The same of the scores themselves."""
+    chosen = next((score for score in scores if score.memory == memory), None)
     return None if chosen is None else float(getattr(chosen, metric.removeprefix("eval/")))
 
 

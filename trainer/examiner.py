@@ -17,17 +17,18 @@ from pipeline.growing import GrowingStore
 from pipeline.layout import rows_of_rank
 from pipeline.store import Store
 from trainer.average import averaged
-from trainer.best import scores_in, value_of
+from trainer.best import scores_in, value_in, value_of
 from trainer.board import Reporter
 from trainer.catch_up import whole_store
 from trainer.consent import Consent
 from trainer.counters import Counters, count_evaluation
 from trainer.evaluation import Scores, Wanted, scores_of, sum_rows
 from trainer.group import Group
+from trainer.later import Later
 from trainer.ledger import Ledger
 from trainer.plan import TrainPlan
 from trainer.remote_run import open_run
-from trainer.run_folder import RunFolder
+from trainer.run_folder import BY_MINUTES, RunFolder
 from trainer.start import Training, together
 from trainer.sums import Sums
 
@@ -47,13 +48,18 @@ class Examiner:
         ledger: Ledger,
         consent: Consent,
         tell: Callable[[dict[str, Any]], None],
+        later: Later,
         clock: Callable[[], float],
     ) -> None:
-        """Score `training` by `plan`; the counters are those of `ledger`, `tell` takes lines."""
+        """Score `training` by `plan`; the counters are those of `ledger`, `tell` takes lines.
+
+        Files that the disk refuses are left to `later`.
+        """
         self._plan, self._group, self._store, self._training = plan, group, store, training
         self._ledger, self._consent, self._tell, self._clock = ledger, consent, tell, clock
         self._reporter, self._folder = reporter, open_run(plan.folder)
-        self._attempt = attempt
+        self._attempt, self._later = attempt, later
+        self._found: dict[int, list[Scores]] = {}  # by step, until they are in their file
         self._began = clock() - training.counters.unscored_s
         here = together(group, lambda: [] if group.rank else self._folder.steps_by_minutes())
         told = group.from_rank_0(json.dumps(here))
@@ -80,8 +86,11 @@ class Examiner:
 
     def _keep_minutes(self) -> None:
         if self._group.rank == 0:
+            name = self._folder.named(str(self._folder.evaluations / BY_MINUTES))
             self._consent.guard(
-                lambda: self._owned().keep_steps_by_minutes(self._by_minutes),
+                lambda: self._later.write(
+                    name, lambda: self._owned().keep_steps_by_minutes(self._by_minutes)
+                )
             )
 
     def _owned(self) -> RunFolder:
@@ -129,8 +138,15 @@ class Examiner:
             self._consent.raise_together()
             self._ledger.restart_clock()
             self._began = self._clock()
-        self._count(path)
+        self._count()
         return True
+
+    def value_at(self, step: int) -> float | None:
+        """Rank 0: what the evaluation of `step` found by evaluate.metric, if it was scored."""
+        metric, memory = self._plan.evaluate.metric, self._plan.model.memory
+        if found := self._found.get(step):
+            return value_in(found, metric=metric, memory=memory)
+        return value_of(self._folder.evaluation(step), metric=metric, memory=memory)
 
     def is_best(self) -> bool:
         """Whether this step was scored and is the best so far."""
@@ -146,15 +162,11 @@ class Examiner:
         every = self._plan.evaluate.every
         return step > 0 and ((every > 0 and step % every == 0) or step in self._by_minutes)
 
-    def _count(self, path: Path) -> None:
+    def _count(self) -> None:
         """Take the evaluation of this step into the counters, on all ranks alike."""
-        plan = self._plan
-        metric = plan.evaluate.metric
-        found = None
+        metric, found = self._plan.evaluate.metric, None
         if self._group.rank == 0:  # it wrote the file: another node may not see it yet
-            found = self._consent.guard(
-                lambda: value_of(path, metric=metric, memory=plan.model.memory)
-            )
+            found = self._consent.guard(lambda: self.value_at(self._training.step))
         value = json.loads(self._group.from_rank_0(json.dumps(found)))
         if value is not None:
             self._ledger.counters = count_evaluation(
@@ -217,14 +229,18 @@ class Examiner:
             for wanted, sums in found
         ]
         self._owned().drop_evaluation(training.step)
-        _write_scores(path, scores)
-        self._folder.put_up(path)
+        self._found[training.step] = scores
+        self._later.write(
+            self._folder.named(str(path)), lambda: self._write(path, scores, training.step)
+        )
         self._tell(evaluation_line(scores, training_memory=self._plan.model.memory))
 
-
-def _write_scores(path: Path, scores: list[Scores]) -> None:
-    text = json.dumps([score.to_json() for score in scores], indent=1)
-    write_whole(str(path), text.encode())
+    def _write(self, path: Path, scores: list[Scores], step: int) -> None:
+        self._owned()
+        text = json.dumps([score.to_json() for score in scores], indent=1)
+        write_whole(str(path), text.encode())
+        self._folder.put_up(path)
+        self._found.pop(step, None)
 
 
 def evaluation_line(scores: list[Scores], *, training_memory: int) -> dict[str, Any]:

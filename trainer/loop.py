@@ -19,9 +19,8 @@ from pipeline.growing_server import serve
 from pipeline.layout import check_shares, rows_of_rank
 from pipeline.rows_state import RowsState
 from pipeline.store import Store
-from trainer.anchors import anchor_is_due, keep_anchor
+from trainer.anchors import anchor_file, anchor_is_due, keep_anchor
 from trainer.average import move_average
-from trainer.best import value_of
 from trainer.board import Reporter, Verdict
 from trainer.catch_up import catch_up
 from trainer.checkpoint import STATE_VERSION, checkpoint_name
@@ -31,6 +30,7 @@ from trainer.documents import open_store, parts_of
 from trainer.examiner import Examiner
 from trainer.group import Group
 from trainer.heap import keep_heap
+from trainer.later import Later
 from trainer.ledger import Entry, Ledger
 from trainer.metric_lines import MetricLines
 from trainer.optimizer import learning_rate
@@ -38,7 +38,7 @@ from trainer.plan import TrainPlan
 from trainer.profiler import StepProfiler
 from trainer.remote_run import open_run
 from trainer.run_folder import Attempt
-from trainer.saver import Saver
+from trainer.saver import RETRY_S, Saver
 from trainer.snapshot import take_snapshot
 from trainer.start import (
     DoomedError,
@@ -145,6 +145,7 @@ class _Rank:
         self._over = False
         self._lines = MetricLines(self._folder, attempt=attempt.number, reporter=reporter)
         self._consent = Consent(group, reporter)
+        self._later = Later(reporter.note)
         self._ledger = Ledger(
             group,
             training.counters,
@@ -169,6 +170,7 @@ class _Rank:
             ledger=self._ledger,
             consent=self._consent,
             tell=self._tell,
+            later=self._later,
             clock=clock,
         )
         self._server = serve(store, plan.layout)
@@ -186,7 +188,7 @@ class _Rank:
             world_size=group.world_size,
             settings=plan.checkpoint,
             patience_s=plan.cluster.hang_timeout_s,
-            value_of=self._value_of,
+            value_of=self._examiner.value_at,
             beat=reporter.beat,
             note=reporter.note,
         )
@@ -266,6 +268,7 @@ class _Rank:
         self._saver.close()
         if traced:
             self._tell_trace()
+        self._later.close()
         if self._group.rank == 0:
             self._folder.end_lines(self._attempt.number)
 
@@ -280,9 +283,16 @@ class _Rank:
 
     def _keep_anchor(self) -> None:
         """Rank 0: write down where the rows stand, for whoever looks at this step again."""
-        if self._group.rank == 0:
+        if self._group.rank != 0:
+            return
+        rows = self._training.rows
+
+        def act() -> None:
             self._folder.check_lease(self._attempt.number)
-            keep_anchor(self._folder, self._plan, self._training.rows)
+            keep_anchor(self._folder, self._plan, rows)
+
+        place = anchor_file(self._folder, rows.step)
+        self._later.write(self._folder.named(str(place)), act)
 
     def _await_batch(self) -> tuple[Batch, RowsState, int] | None:
         """The next batch, once all ranks have theirs, and their targets together; None to stop."""
@@ -339,8 +349,40 @@ class _Rank:
         self._await_saver()
         self._consent.guard(self._tell_saved)
         if self._group.rank == 0:
-            self._consent.guard(lambda: self._lines.flush(sync=True))
+            self._consent.guard(self._later.again)
+        self._await_lines()
         self._consent.raise_together()
+
+    def _await_lines(self) -> None:
+        """All ranks: until rank 0's lines are on the disk, which is asked as often as for a save.
+
+        Raises:
+            OSError: It refuses all the same.
+        """
+        done, due, left, pause_s = (
+            self._group.rank != 0,
+            0.0,
+            self._plan.checkpoint.retries,
+            RETRY_S,
+        )
+
+        while True:
+            if not done and time.monotonic() >= due:
+                try:
+                    self._consent.guard(lambda: self._lines.flush(sync=True))
+                    done = True
+                except OSError as error:
+                    if not left:
+                        raise
+                    self._reporter.note(
+                        f"The last lines of {self._folder.named(str(self._folder.metrics))} cannot "
+                        f"be written ({error}). It is tried again in {pause_s:.0f} s."
+                    )
+                    due, left, pause_s = time.monotonic() + pause_s, left - 1, 2 * pause_s
+            if not self._consent.vote(waiting=not done).waiting:
+                return
+            self._reporter.beat()
+            time.sleep(WAIT_S)
 
     def _await_saver(self) -> None:
         """All ranks: until none writes any more; voting, for a save may take longer than a hang."""
@@ -360,6 +402,7 @@ class _Rank:
         training = self._training
         self._ledger.flush()
         self._tell_saved()
+        self._later.again()
         state = self._state() if self._group.rank == 0 else None
         self._saver.start(
             take_snapshot(
@@ -427,11 +470,6 @@ class _Rank:
                 f"{counters.best} of step {counters.best_step} (evaluate.patience): the run ends."
             )
         return True
-
-    def _value_of(self, step: int) -> float | None:
-        plan = self._plan
-        file = self._folder.evaluation(step)
-        return value_of(file, metric=plan.evaluate.metric, memory=plan.model.memory)
 
     def _tell(self, line: dict[str, Any]) -> None:
         """Rank 0: write a line, unless a later attempt owns the run: then all stop."""

@@ -1,5 +1,6 @@
 """The pictures of a run: the only file that draws."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import MaxNLocator
 
+from pipeline.files import write_whole
 from trainer.context import ContextPoint, EffectiveContext
 from trainer.evaluation import Scores
 
@@ -211,4 +213,6 @@ def _dress(axes: Axes, title: str, *, x: str, y: str) -> None:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, dpi=120)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=120, format="png")
+    write_whole(str(path), drawn.getvalue())  # no half picture, and the old one stays till then

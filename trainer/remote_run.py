@@ -120,9 +120,6 @@ class RemoteRun(RunFolder):
                 "place that can, or see to the access."
             ) from error
 
-    def create_if_fits(self) -> None:
-        self.create()
-
     def beat(self, *, launch: str = "") -> None:
         """Have another thread leave a sign of life, unless it still waits with the last one."""
         if self._beating is None or self._beating.done():

@@ -140,17 +140,6 @@ class RunFolder:
         with suppress(OSError):
             (self.path / HEARTBEAT).unlink()
 
-    def create_if_fits(self) -> None:
-        """See that the folder can be made, and leave things as they were.
-
-        Raises:
-            ConfigError: As `create`.
-        """
-        new = [path for path in (self.path, *self.path.parents) if not path.exists()]
-        self.create()
-        if new:
-            shutil.rmtree(new[-1])
-
     def touch(self, name: str) -> None:
         """Leave an empty file."""
         (self.path / name).touch()

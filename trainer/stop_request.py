@@ -20,7 +20,8 @@ STOP = "stop.json"
 def driving(folder: RunFolder, *, launch: str) -> Iterator[None]:
     """Say for the `with` block that this process, start `launch` of the run, drives and lives."""
     told = {"launch": launch, "host": socket.gethostname(), "process": owner_of(os.getpid())}
-    folder.remove(STOP)  # meant for an earlier start
+    if not folder.is_driven_by(launch):
+        folder.remove(STOP)  # meant for an earlier start
     folder.write_json(DRIVER, told)
     folder.beat()  # before MLflow has it as RUNNING, which `longrow runs reap` must not end
     try:

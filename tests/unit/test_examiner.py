@@ -15,6 +15,7 @@ from trainer.consent import Consent
 from trainer.counters import Counters
 from trainer.examiner import Examiner
 from trainer.group import Group
+from trainer.later import Later
 from trainer.run_folder import RunFolder
 from trainer.settings import EvaluateSettings
 
@@ -39,6 +40,7 @@ def test_an_evaluation_that_cannot_be_made_yet_is_put_off_and_forgotten(
         ledger=ledger,
         consent=Consent(group, reporter),
         tell=lambda _line: None,
+        later=Later(lambda _: None),
         clock=lambda: now[0],
     )
     monkeypatch.setattr("trainer.examiner.whole_store", lambda *_args, **_options: None)

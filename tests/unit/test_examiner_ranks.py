@@ -20,6 +20,7 @@ from trainer.counters import Counters
 from trainer.evaluation import sum_rows
 from trainer.examiner import Examiner
 from trainer.group import Group
+from trainer.later import Later
 from trainer.run_folder import RunFolder
 from trainer.settings import EvaluateSettings
 from trainer.start import DoomedError
@@ -47,6 +48,7 @@ def scored(store: Path, run: Path) -> list[bool | Exception]:
             ledger=ledger,
             consent=Consent(group, reporter),
             tell=lambda _line: None,
+            later=Later(lambda _: None),
             clock=lambda: 0.0,
         ).score_if_due()
 

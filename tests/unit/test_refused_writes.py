@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.files import write_whole
 from tests.tiny_runs import tiny_plan
 from tests.unit.test_retention import saver_in, taken
-from trainer import retention, saver, snapshot
+from trainer import anchors, examiner, loop, retention, run_folder, saver, snapshot
 from trainer.best import value_of
 from trainer.board import Board, LocalReporter, Verdict
-from trainer.checkpoint import checkpoint_name, checkpoints
+from trainer.checkpoint import checkpoint_name, checkpoints, read_state
 from trainer.group import Group
 from trainer.loop import train
 from trainer.plan import TrainPlan
@@ -252,3 +253,97 @@ def test_a_full_disk_does_not_hide_what_a_worker_dies_of(
 
     monkeypatch.setattr(Path, "write_text", full)
     assert "could not be kept: [Errno 28]" in _keep_error(plan, 0, "text")
+
+
+def refusing_files(monkeypatch: pytest.MonkeyPatch, until: Callable[[], bool]) -> list[str]:
+    """Refuse anchors and evaluations, as a full disk does, until it says so; gives what was."""
+    refused: list[str] = []
+
+    def full(path: str, data: bytes) -> None:
+        if Path(path).parent.name in ("anchors", "evaluations") and not until():
+            refused.append(Path(path).name)
+            raise FULL
+        write_whole(path, data)
+
+    for module in (anchors, examiner, run_folder):
+        monkeypatch.setattr(module, "write_whole", full)
+    return refused
+
+
+def small_files(folder: RunFolder) -> dict[str, bytes]:
+    kinds = (folder.anchors, folder.evaluations)
+    return {path.name: path.read_bytes() for kind in kinds for path in kind.glob("*.json")}
+
+
+@pytest.mark.parametrize("room_again", [True, False])
+def test_anchors_and_evaluations_that_the_disk_refuses_cost_no_attempt(
+    plan: TrainPlan, monkeypatch: pytest.MonkeyPatch, *, room_again: bool
+) -> None:
+    plan = replace(
+        plan,
+        evaluate=EvaluateSettings(every=4),
+        checkpoint=CheckpointSettings(every=5, keep_best=1),
+    )
+    run(plan)
+    whole, lines, best = small_files(RunFolder(plan.folder)), told_by(plan), best_of(plan)
+    RunFolder(plan.folder).discard()
+    RunFolder(plan.folder).create()
+
+    def until() -> bool:
+        return room_again and len(checkpoints(RunFolder(plan.folder).checkpoints)) > 1
+
+    refused = refusing_files(monkeypatch, until)
+    verdict, notes = run(plan)
+    assert verdict.status == "done"
+    assert told_by(plan) == lines  # the line of an evaluation says what it found all the same
+    assert {"step_00000000.json", "step_00000004.json"} <= set(refused)
+    assert best_of(plan) == best
+    found = small_files(RunFolder(plan.folder))
+    (note,) = (note for note in notes if "cannot be written" in note)
+    assert "anchors/step_00000000.json" in note
+    missing = [note for note in notes if "these are missing" in note]
+    if room_again:
+        assert found.keys() == whole.keys()
+        assert found["step_00000004.json"] == whole["step_00000004.json"]
+        assert missing == []
+    else:
+        assert not found
+        assert all(name in missing[0] for name in whole)
+
+
+def best_of(plan: TrainPlan) -> list[float]:
+    """What the newest checkpoint knows of the best evaluation so far."""
+    counters = read_state(checkpoints(RunFolder(plan.folder).checkpoints)[-1])["counters"]
+    assert counters["best_step"] > 0
+    return [counters[key] for key in ("best", "best_step", "scored", "stale")]
+
+
+def told_by(plan: TrainPlan) -> list[tuple[str, int, float | None]]:
+    lines = RunFolder(plan.folder).lines()
+    return [
+        (line["kind"], line["step"], line.get("train/loss", line.get("eval/loss")))
+        for line in lines
+    ]
+
+
+def test_the_last_lines_are_tried_again_as_a_save_is(
+    plan: TrainPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines that come after the last save: an evaluation of the step that was saved."""
+    monkeypatch.setattr(loop, "RETRY_S", 0.01)
+    plan = replace(
+        plan, evaluate=EvaluateSettings(every=5), checkpoint=CheckpointSettings(every=5, retries=3)
+    )
+    tries: list[int] = []
+
+    def when(line: dict[str, Any]) -> bool:
+        if line["kind"] == "evaluation" and line["step"] == 10:
+            tries.append(1)
+            return len(tries) < 4
+        return False
+
+    refusing(monkeypatch, when)
+    verdict, notes = run(plan)
+    assert verdict.status == "done"
+    assert sum("It is tried again" in note for note in notes) == 2
+    assert [line["step"] for line in RunFolder(plan.folder).lines()][-1] == 10

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from jobs.config import read_config
-from jobs.drive import _kept_if_begun, _told_once
+from jobs.drive import _told_once
+from jobs.hearing import kept_if_begun
 from tests.tiny_runs import tiny_plan
 from trainer.board import Board, Verdict
 from trainer.checkpoint import checkpoint_name
@@ -62,7 +63,7 @@ def test_who_drives_a_run_shows_life_from_the_first_and_rests_only_what_is_its_o
 
 
 def _begin_and_leave(folder: RunFolder, *, begun: bool) -> None:
-    with _kept_if_begun(folder, first=True) as event:
+    with kept_if_begun(folder, first=True) as event:
         folder.create()
         if begun:
             event.set()
@@ -79,7 +80,7 @@ def test_a_folder_that_is_new_goes_again_if_nothing_began(tmp_path: Path) -> Non
 
 def test_a_folder_that_another_start_has_taken_stays(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    with pytest.raises(SystemExit), _kept_if_begun(folder, first=True):
+    with pytest.raises(SystemExit), kept_if_begun(folder, first=True):
         _taken_by_another(folder)
     assert folder.read_json(DRIVER) == {"launch": "another"}
 
