@@ -60,13 +60,18 @@ class Report:
         print(f"{at_s:6.1f} s  {held} {section}: {line['name']}; {words}", flush=True)
 
 
-def main(words: list[str] | None = None) -> int:
-    """Check and measure; 0 if all held, 1 if something did not, 2 without a GPU."""
+def options() -> argparse.ArgumentParser:
+    """What may be said to it; click may not be there."""
     parser = argparse.ArgumentParser(prog="python -m jobs.gpu", description=__doc__)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu to see it run")
     parser.add_argument("--quick", action="store_true", help="tiny models, to see that it runs")
     parser.add_argument("--out", type=Path, help="a JSON file for all that was found")
-    given = parser.parse_args(words)
+    return parser
+
+
+def main(words: list[str] | None = None) -> int:
+    """Check and measure; 0 if all held, 1 if something did not, 2 without a GPU."""
+    given = options().parse_args(words)
     for name, value in DETERMINISTIC_CUBLAS.items():
         os.environ.setdefault(name, value)  # read where the device is first used
     device = torch.device(given.device)

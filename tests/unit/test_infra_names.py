@@ -18,6 +18,7 @@ import pytest
 import ray
 from ray.scripts.scripts import cli as ray_cli
 
+from jobs import gpu
 from jobs.cli import COMMANDS
 from jobs.config import keys, read_config
 from tests.infra_files import (
@@ -100,6 +101,10 @@ def _parse(command: click.Command, words: list[str]) -> None:
 
 
 def _ours(name: str, arguments: list[str]) -> None:
+    if name == "gpu":
+        if unknown := gpu.options().parse_known_args(arguments)[1]:
+            raise click.UsageError(f"python -m jobs.gpu knows no {' '.join(unknown)}")
+        return
     if name not in COMMANDS:
         raise click.UsageError(f"longrow {name} is no command of ours")
     command = importlib.import_module(f"jobs.{name.replace('-', '_')}").command
