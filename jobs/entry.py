@@ -75,13 +75,13 @@ def refuse_credentials(ctx: click.Context, words: Sequence[str]) -> None:
     Raises:
         UsageError: One does; it is not repeated.
     """
-    from pipeline.credentials import credential_in  # ours, as was seen by now
+    from pipeline.credentials import INSTEAD, credential_in  # ours, as was seen by now
 
     for word in words:
         if found := credential_in(word):
             ctx.fail(
                 f"An address on the command line holds {found}: who lists processes sees it, and "
-                "it would stand in logs. Leave it out, and give it in the environment."
+                f"it would stand in logs. {INSTEAD}"
             )
 
 
