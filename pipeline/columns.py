@@ -35,9 +35,7 @@ _BROKEN = (
     UnicodeDecodeError,
     UnknownMessageError,
 )
-
-
-_BYTES = {
+_BYTES = {  # what kinds of text are, whether or not they are UTF-8
     pa.string(): pa.binary(),
     pa.large_string(): pa.large_binary(),
     pa.string_view(): pa.binary_view(),
@@ -283,11 +281,9 @@ def _whole(column: pa.Array) -> pa.Array:
         pa.ArrowInvalid: One lies elsewhere.
     """
     if pa.types.is_dictionary(column.type):
-        numbers = column.indices
-        return pa.DictionaryArray.from_arrays(
-            numbers, _whole(column.dictionary)
-        ).dictionary_decode()
-    found = column.view(_BYTES.get(column.type, column.type))  # whether they are UTF-8: one by one
+        words = _whole(column.dictionary)
+        return pa.DictionaryArray.from_arrays(column.indices, words).dictionary_decode()
+    found = column.view(_BYTES.get(column.type, column.type))
     found.validate(full=True)
     return found
 

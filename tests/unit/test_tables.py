@@ -199,8 +199,8 @@ def test_a_damaged_batch_costs_its_own_rows_and_no_others(tmp_path: Path, kind: 
 def test_a_text_that_is_said_to_lie_outside_its_batch_is_damage(
     tmp_path: Path, kind: str, wrong: tuple[int, ...]
 ) -> None:
-    data = packed(kind, pa.table({"text": TEXTS[1:3] + ["abc", "def"] + TEXTS[1:3]}), rows=2,
-                  compression="none")  # fmt: skip
+    column = [*TEXTS[1:3], "abc", "def", *TEXTS[1:3]]
+    data = packed(kind, pa.table({"text": column}), rows=2, compression="none")
     path = tmp_path / "a"
     path.write_bytes(data.replace(struct.pack("<3i", 0, 3, 6), struct.pack("<3i", *wrong)))
     # In a process of its own: Arrow would read there, and die.
