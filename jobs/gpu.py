@@ -1,4 +1,4 @@
-"""`make gpu`: what can only be seen on a GPU, in one script of at most four minutes.
+"""`make gpu`: what can only be seen on a GPU, in one script that is meant for four minutes.
 
 It needs torch, triton, numpy, pyarrow, sentencepiece and safetensors, and nothing else: no Ray, no
 MLflow, no network, no installation. Each line is a check or a measurement, told when it is there;
