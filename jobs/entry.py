@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 
 import click
 
+from jobs.visible import visible
+
 DISTRIBUTION = "longrow"
 PACKAGES = ("pipeline", "model", "trainer", "jobs")
 ENVIRONMENT = {
@@ -138,7 +140,7 @@ def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:
             message += " " + _keep_traceback(error)
         if "--debug" in words:
             traceback.print_exception(error)
-        print(f"longrow: {message}", file=sys.stderr, flush=True)
+        print(f"longrow: {visible(message)}", file=sys.stderr, flush=True)
         outcome = Outcome(facts={"error": message}, code=code)
     if "--json" in words:
         print(json.dumps({**outcome.facts, "exit_code": int(outcome.code)}), flush=True)
