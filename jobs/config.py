@@ -25,6 +25,7 @@ from pipeline.mixture import Weighted, name_of
 from pipeline.settings import BuildSettings, TokenizerSettings
 from trainer.errors import ConfigError
 from trainer.settings import (
+    NO_CREDENTIALS,
     CheckpointSettings,
     ClusterSettings,
     EvaluateSettings,
@@ -299,11 +300,7 @@ def _ill(value: Any) -> str:
     if any("\0" in text for text in texts):
         return "holds a zero byte, which no path and no name can. Leave it out."
     found = next(filter(None, (credential_in(text, user=True) for text in texts)), "")
-    return found and (
-        f"holds {found}: it would stand in configs, logs and MLflow. Leave it out there, and give "
-        "it in the environment (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the "
-        "store's own variables)."
-    )
+    return found and f"holds {found}: {NO_CREDENTIALS}"
 
 
 def _texts(value: Any) -> Iterator[str]:

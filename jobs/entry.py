@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 
 import click
 
+from jobs.visible import visible
+
 DISTRIBUTION = "longrow"
 PACKAGES = ("pipeline", "model", "trainer", "jobs")
 ENVIRONMENT = {
@@ -75,13 +77,13 @@ def refuse_credentials(ctx: click.Context, words: Sequence[str]) -> None:
     Raises:
         UsageError: One does; it is not repeated.
     """
-    from pipeline.credentials import credential_in  # ours, as was seen by now
+    from pipeline.credentials import INSTEAD, credential_in  # ours, as was seen by now
 
     for word in words:
         if found := credential_in(word):
             ctx.fail(
                 f"An address on the command line holds {found}: who lists processes sees it, and "
-                "it would stand in logs. Leave it out, and give it in the environment."
+                f"it would stand in logs. {INSTEAD}"
             )
 
 
@@ -138,7 +140,7 @@ def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:
             message += " " + _keep_traceback(error)
         if "--debug" in words:
             traceback.print_exception(error)
-        print(f"longrow: {message}", file=sys.stderr, flush=True)
+        print(f"longrow: {visible(message)}", file=sys.stderr, flush=True)
         outcome = Outcome(facts={"error": message}, code=code)
     if "--json" in words:
         print(json.dumps({**outcome.facts, "exit_code": int(outcome.code)}), flush=True)

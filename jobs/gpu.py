@@ -1,4 +1,4 @@
-"""`make gpu`: what can only be seen on a GPU, in one script of at most four minutes.
+"""`make gpu`: what can only be seen on a GPU, in one script that is meant for four minutes.
 
 It needs torch, triton, numpy, pyarrow, sentencepiece and safetensors, and nothing else: no Ray, no
 MLflow, no network, no installation. Each line is a check or a measurement, told when it is there;
@@ -104,10 +104,8 @@ def measure(report: Report, device: torch.device, *, quick: bool) -> None:
         report.section("run", lambda: run(steps=20, **few) if quick else run(steps=100))
     sizes = {"size": 64, "copy_bytes": 1 << 16} if quick else {}
     report.section("ceilings", lambda: [gpu_speed.ceilings(device, **sizes)])
-    ceiling = next(
-        (found["bf16_flops_per_second"] for found in report.lines if found["name"] == "ceilings"),
-        float("nan"),
-    )
+    measured = "bf16_flops_per_second"
+    ceiling = next((found[measured] for found in report.lines if measured in found), float("nan"))
     papers = tuple(map(gpu_speed.small, gpu_speed.PAPER)) if quick else gpu_speed.PAPER
     for paper in papers:
         report.section(

@@ -57,9 +57,10 @@ def heard(folder: RunFolder, *, first: bool, say: Callable[[str], None]) -> Iter
 
     def look() -> None:
         while not ended.wait(LOOK_S):
-            if asked_to_stop(folder):
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
+            with suppress(OSError):  # where nobody answers, it is as before
+                if asked_to_stop(folder):
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
 
     thread = threading.Thread(target=look, name="stop", daemon=True)
     if first:

@@ -1,4 +1,4 @@
-"""Text of a corpus for a person's screen: what would command the screen is spelled out."""
+"""What others wrote, for a person's screen: what would command the screen is spelled out."""
 
 import re
 

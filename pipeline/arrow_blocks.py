@@ -16,6 +16,7 @@ _BLOCK_BYTES = 24  # of a footer's entry: int64 offset, int32 size of the messag
 _RECORD_BATCHES = 3  # field of a footer
 _HEADER_KIND, _HEADER = 1, 2  # fields of a message
 _IS_RECORD_BATCH = 3  # that kind
+_ENDIANNESS = 0  # field of a schema
 _LENGTH, _BUFFERS = 0, 2  # fields of a record batch
 _BUFFER_BYTES = 16  # int64 offset in the body, int64 size
 
@@ -55,6 +56,15 @@ def buffers_of_file(source: Any) -> list[tuple[int, list[int]]]:
 def rows_of_message(message: Any) -> int:
     """Rows of the record batch that a message announces."""
     return _rows(_batch(memoryview(message)))
+
+
+def is_big_endian(message: Any) -> bool:
+    """Whether the numbers in the bodies that follow a schema's message have their high byte first.
+
+    Arrow's reader of whole files and streams turns them around, its reader of one batch does not.
+    """
+    schema = _Table.root(memoryview(message)).below(_HEADER)
+    return schema.number(_ENDIANNESS, "<h") != 0
 
 
 def _batches(source: Any) -> "Iterator[tuple[_Table, int]]":

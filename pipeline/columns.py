@@ -14,7 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.archives import DamagedArchiveError
-from pipeline.arrow_blocks import UnknownMessageError, rows_of_file, rows_of_message
+from pipeline.arrow_blocks import (
+    UnknownMessageError,
+    is_big_endian,
+    rows_of_file,
+    rows_of_message,
+)
 from pipeline.errors import DataError
 from pipeline.files import local_path, open_binary, size_of
 from pipeline.forms import Form
@@ -23,10 +28,18 @@ _SLICE = 4_096  # rows that are copied out at a time
 _BROKEN = (
     pa.ArrowInvalid,
     pa.ArrowNotImplementedError,
+    pa.ArrowIndexError,
+    pa.ArrowKeyError,
     OSError,
     pa.ArrowSerializationError,
+    UnicodeDecodeError,
     UnknownMessageError,
 )
+_BYTES = {  # what kinds of text are, whether or not they are UTF-8
+    pa.string(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.string_view(): pa.binary_view(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +151,7 @@ def _opened(url: str, form: Form) -> Iterator[_File]:
     with _source(url) as source:
         try:
             file = _parquet(source) if form == "parquet" else _arrow(source, form)
+            _ = file.schema.names  # they are decoded when they are asked for
         except _BROKEN as error:
             raise DamagedArchiveError(f"{form}: {error}") from error
         yield file
@@ -186,8 +200,9 @@ def _arrow(source: Any, form: Form) -> _File:
 def _arrow_stream(source: Any) -> _File:
     schema = pa.ipc.open_stream(source).schema
     source.seek(0)
-    _schema, *messages = pa.ipc.MessageReader.open_stream(source)  # mapped: nothing is copied
-    if any(message.type != "record batch" for message in messages):  # dictionaries come between
+    head, *messages = pa.ipc.MessageReader.open_stream(source)  # mapped: nothing is copied
+    plain = all(message.type == "record batch" for message in messages)  # no dictionaries between
+    if not plain or is_big_endian(head.metadata):  # Arrow turns only a whole stream around
         source.seek(0)
         batches = list(pa.ipc.open_stream(source))
         rows = [batch.num_rows for batch in batches]
@@ -249,13 +264,28 @@ def _column(table: Any, key: str) -> pa.Array:
     column = table.column(first)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
+    column.validate()
     for step in steps:
         column = column.flatten()[column.type.get_field_index(step)]
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     if pa.types.is_integer(column.type):
-        column = column.cast(pa.large_string())
-    return column.cast(pa.large_binary())
+        return column.cast(pa.large_string()).cast(pa.large_binary())
+    return _whole(column).cast(pa.large_binary())
+
+
+def _whole(column: pa.Array) -> pa.Array:
+    """Texts as bytes, each of which lies where the column has any.
+
+    Arrow itself takes what a file says of that as true, and would read outside the file.
+
+    Raises:
+        pa.ArrowInvalid: One lies elsewhere.
+    """
+    if pa.types.is_dictionary(column.type):
+        words = _whole(column.dictionary)
+        return pa.DictionaryArray.from_arrays(column.indices, words).dictionary_decode()
+    found = column.view(_BYTES.get(column.type, column.type))
+    found.validate(full=True)
+    return found
 
 
 def _content(column: pa.Array) -> Iterator[Any]:
@@ -265,7 +295,7 @@ def _content(column: pa.Array) -> Iterator[Any]:
     _, offsets, letters = column.buffers()
     if not len(column) or offsets is None:
         return
-    ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+    ends = np.frombuffer(offsets, np.int64, count=len(column) + 1, offset=8 * column.offset)
     yield np.diff(ends).tobytes()
     if letters is not None:
         yield memoryview(letters)[int(ends[0]) : int(ends[-1])]

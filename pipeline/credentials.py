@@ -7,15 +7,21 @@ the environment.
 import re
 from urllib.parse import parse_qsl
 
-# Names of what signs a URL or opens a door, in the query of one.
+INSTEAD = (
+    "Leave it out, and give it in the environment of its store. What only a signed address opens: "
+    "fetch it first, and name the file."
+)
+# Names of what signs a URL or opens a door, in the query of one; tokens may be counted or made.
 SECRET = re.compile(
-    r"(?i)signature|token|secret|password|passwd|credential|api-?_?key|access-?_?key|^(sig|auth|key)$"
+    r"(?i)signature|token(?!s$|i)|secret|passw|passphrase|pwd|credential|(api|access|private)-?_?key"
+    r"|^(sig|auth|key)$"
 )
 # Wherever an address begins: they are chained (simplecache::s3://...), listed, and part of --set.
-_USER = re.compile(r"[\w+.-]+://[^/?#\s\"']*@")
-# A password may hold a slash; what is digits up to one is a port.
-_PASSWORD = re.compile(r"[\w+.-]+://[^/?#\s\"'@]*:(?!\d+[/?#])[^\s\"']*@")
-_QUERY = re.compile(r"[\w+.-]+://[^\s\"'?]*\?([^\s\"'#]*)")
+_BEGIN = r"(?<![\w+.-])(?!github:)[\w+.-]+://"  # github://OWNER:REPOSITORY@BRANCH/... names no user
+_USER = re.compile(_BEGIN.replace("github:", "github:|abfss?:") + r"[^/?#\s\"']*@")  # BOX@ACCOUNT
+# A password may hold a slash; what is digits up to one is a port, and :: comes before another link.
+_PASSWORD = re.compile(_BEGIN + r"[^/?#\s\"'@:\[]*:(?!\d+[/?#]|:/|:[\w+.-]+:)[^\s\"']*@")
+_QUERY = re.compile(r"(?<![\w+.-])[\w+.-]+://[^\s\"'?]*\?([^\s\"'#]*)")
 
 
 def credential_in(text: str, *, user: bool = False) -> str:

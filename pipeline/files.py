@@ -7,7 +7,6 @@ import errno
 import hashlib
 import io
 import os
-import re
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from pipeline.credentials import credential_in
+from pipeline.credentials import INSTEAD, credential_in
 from pipeline.errors import DataError
 from pipeline.steady import Steady, patiently
 
@@ -51,10 +50,9 @@ def filesystem(url: str) -> tuple[Any, str]:
     """
     if found := credential_in(url):
         raise DataError(
-            f"An address holds {found}: it would stand in logs and in what is written. Leave it "
-            "out, and give it in the environment of its store."
+            f"An address holds {found}: it would stand in logs and in what is written. {INSTEAD}"
         )
-    if runs := _RUNS & set(re.split(r"::|://", url)):
+    if runs := _RUNS & {link.partition("://")[0] for link in url.split("::")}:
         raise DataError(
             f"{runs.pop()}:// is refused: such an address can run what a stranger wrote. Give the "
             "address of the files themselves."

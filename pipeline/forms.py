@@ -135,6 +135,11 @@ def is_corpus(url: str, name: str, *, text_key: str, encoding: str = "utf-8") ->
     return columns_of(head.split(b"\n")[0], text_key=text_key) is not None
 
 
+def is_named_as_corpus(name: str) -> bool:
+    """Whether a file met in a folder may be taken, as far as its name says it."""
+    return _suffix(name) in _SUFFIXES
+
+
 def columns_of(header: bytes, *, text_key: str) -> tuple[str, list[str]] | None:
     """Delimiter and names in a first line that has the column `text_key`; None if none has."""
     line = header.removeprefix(BOM).decode(errors="replace")

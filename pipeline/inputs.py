@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.errors import DataError
 from pipeline.files import filesystem, local_path, read_bytes
+from pipeline.forms import is_named_as_corpus
 from pipeline.steady import patiently
 
 _MAGIC = frozenset("*?[")
@@ -132,7 +133,7 @@ def _walk(folder: Path) -> Iterator[_Found]:
             path = Path(where, name)
             if name.startswith("."):
                 continue
-            if path.is_symlink() and not path.exists():
+            if is_named_as_corpus(name) and path.is_symlink() and not path.exists():
                 raise DataError(
                     f"{path} is a link to {path.readlink()}, which is not there: its documents "
                     "would be missing. Bring the file back, or remove the link."

@@ -39,11 +39,15 @@ class Later:
             self._waiting.pop(name, None)
 
     def again(self) -> None:
-        """Try what waits, oldest first, until the disk refuses."""
+        """Try what waits, oldest first, until the disk refuses one: that goes behind the others.
+
+        It may be the only one that is refused. A store that does not answer is asked once.
+        """
         for name, act in list(self._waiting.items()):
             try:
                 act()
             except OSError:
+                self._waiting[name] = self._waiting.pop(name)
                 return
             del self._waiting[name]
 

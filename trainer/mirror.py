@@ -49,7 +49,9 @@ class Mirror:
                 have it written elsewhere.
         """
         place = self._place(under) if under else self._root
-        found = self._insist(lambda: self._system.find(place, detail=True), under)
+        told = self._insist(lambda: self._system.find(place, detail=True), under)
+        # A name with a slash at its end is no file: consoles leave it where they made a folder.
+        found = {key: info for key, info in told.items() if not key.endswith("/")}
         for key in found:
             if {"", ".", ".."} & set(key.removeprefix(f"{place}/").split("/")):
                 raise DataError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
 from model.config import Backend
-from pipeline.credentials import credential_in
+from pipeline.credentials import INSTEAD, credential_in
 from trainer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 # What torch's deterministic algorithms want of cuBLAS, in the environment before its first use.
 DETERMINISTIC_CUBLAS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+NO_CREDENTIALS = (
+    f"it would stand in configs, logs and MLflow. {INSTEAD} MLflow's own are "
+    "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."
+)
 
 
 def _require(holds: bool, message: str) -> None:
@@ -40,9 +44,7 @@ def check_no_credentials(key: str, url: str) -> None:
     found = credential_in(url, user=True)
     _require(
         not found,
-        f"{key} holds {found}: it would stand in configs, logs and MLflow. Leave it out there, and "
-        "give it in the environment (MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or the "
-        "store's own variables).",
+        f"{key} holds {found}: {NO_CREDENTIALS}",
     )
 
 

@@ -40,6 +40,7 @@ CASES: list[tuple[str, tuple[str, ...], Callable[[], None]]] = [
     ("training documents and", (*TRAIN, "rows.rows=400"), nothing),
     ("too small for a vocabulary", ("tokenizer", "small.jsonl", "--out", "t.model"), nothing),
     ("records are bad", BUILD, nothing),
+    ("on the command line", ("build", "https://h/a.jsonl?X-Amz-Signature=a", *BUILD[2:]), nothing),
     ("no run to go on with", ("train", "run.toml", "--resume", "must"), nothing),
     ("is no run", ("resume", "nobody"), nothing),
     ("cannot be used", (*TRAIN, "tracking.uri=http://127.0.0.1:9"), nothing),

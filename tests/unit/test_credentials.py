@@ -1,5 +1,6 @@
 """An address with a credential in it is refused by every command and key, and told to nobody."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,11 @@ def test_it_is_refused_in_a_list_of_inputs(box: Path, capsys: pytest.CaptureFixt
         "http://127.0.0.1:8265/a@b",
         "sqlite:////srv/a@b/mlflow.db",
         "sftp://me@host/corpus",
+        "abfs://box@account.dfs.core.windows.net/corpus",
+        "github://fsspec:filesystem_spec@main/README.md",
+        "zip://*.jsonl::s3://bucket/a@b.zip",
+        "http://[::1]:8265/a@b",
+        "https://host/x?tokenizer=a&max_tokens=5",
         "https://host/x?page=2",
         "postgresql+psycopg2://mlflow@127.0.0.1:5432/mlflow",
         "data.inputs=['http://h:80/a', 'me@example.org']",
@@ -138,3 +144,15 @@ def test_it_is_refused_in_a_list_of_inputs(box: Path, capsys: pytest.CaptureFixt
 )
 def test_what_holds_no_password_is_none(harmless: str) -> None:
     assert credential_in(harmless) == ""
+
+
+def test_an_account_of_azure_is_no_user() -> None:
+    assert credential_in("abfss://box@account.dfs.core.windows.net/corpus", user=True) == ""
+    assert credential_in("sftp://me@host/corpus", user=True) != ""
+
+
+@pytest.mark.parametrize("word", ["a", "\u6f22"])
+def test_a_long_word_is_looked_through_at_once(word: str) -> None:
+    began_s = time.process_time()
+    credential_in(word * 20_000, user=True)
+    assert time.process_time() - began_s < 0.5

@@ -82,7 +82,11 @@ def test_a_link_to_nothing_in_a_folder_is_named_and_not_passed_over(tmp_path: Pa
     (tmp_path / "b.jsonl").symlink_to(tmp_path / "gone.jsonl")
     with pytest.raises(DataError, match=r"b\.jsonl is a link to .*gone\.jsonl, which is not there"):
         list_inputs([str(tmp_path)])
-    (tmp_path / "b.jsonl").rename(tmp_path / ".b.jsonl")
+    (tmp_path / "b.jsonl").rename(tmp_path / "b.md")  # none that would be read
+    (tmp_path / "latest").symlink_to(tmp_path / "gone")
+    found = [file.name for file in list_inputs([str(tmp_path)])]
+    assert found == ["a.jsonl"]
+    (tmp_path / "b.md").rename(tmp_path / ".b.jsonl")
     assert [file.name for file in list_inputs([str(tmp_path)])] == ["a.jsonl"]
 
 

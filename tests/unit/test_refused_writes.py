@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from trainer.best import value_of
 from trainer.board import Board, LocalReporter, Verdict
 from trainer.checkpoint import checkpoint_name, checkpoints, read_state
 from trainer.group import Group
+from trainer.later import Later
 from trainer.loop import train
 from trainer.plan import TrainPlan
 from trainer.run_folder import RunFolder
@@ -347,3 +349,22 @@ def test_the_last_lines_are_tried_again_as_a_save_is(
     assert verdict.status == "done"
     assert sum("It is tried again" in note for note in notes) == 2
     assert [line["step"] for line in RunFolder(plan.folder).lines()][-1] == 10
+
+
+def test_a_file_that_is_refused_for_good_keeps_no_other_from_being_written() -> None:
+    notes: list[str] = []
+    later, refused, written = Later(notes.append), {"one", "other"}, list[str]()
+
+    def act(name: str) -> None:
+        if name in refused:
+            raise FULL
+        written.append(name)
+
+    for name in ("one", "other"):
+        later.write(name, partial(act, name))
+    refused.remove("other")
+    later.again()
+    later.again()
+    assert written == ["other"]
+    later.close()
+    assert notes[-1].startswith("The disk refused to the end, and these are missing: one. ")

@@ -1,13 +1,17 @@
 """A wish to stop: who hears it, what a second one does, and what is said of a run that stops."""
 
+import errno
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 
+from jobs import hearing
 from jobs.config import read_config
 from jobs.drive import _told_once
-from jobs.hearing import kept_if_begun
+from jobs.entry import Terminated, raise_on_sigterm
+from jobs.hearing import heard, kept_if_begun
 from tests.tiny_runs import tiny_plan
 from trainer.board import Board, Verdict
 from trainer.checkpoint import checkpoint_name
@@ -113,3 +117,28 @@ def test_a_stop_without_workers_says_whether_there_were_any(
         "SIGTERM was received, and no worker answered: what came after it is lost"
     )
     assert before.step == lost.step == 10
+
+
+def test_a_folder_that_does_not_answer_for_a_moment_does_not_end_the_hearing(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+
+    def asked(_folder: RunFolder) -> bool:
+        looks.append(1)
+        if len(looks) < 3:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return True
+
+    monkeypatch.setattr(hearing, "asked_to_stop", asked)
+    monkeypatch.setattr(hearing, "LOOK_S", 0.01)
+    before = signal.getsignal(signal.SIGTERM)
+    said: list[str] = []
+    raise_on_sigterm()
+    try:
+        with pytest.raises(Terminated), heard(folder, first=True, say=said.append):
+            threading.Event().wait(20)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(looks) == 3
+    assert "the same command goes on with it" in said[0]

@@ -138,9 +138,37 @@ def test_a_bucket_cannot_have_a_file_written_outside_the_copy_of_its_run(
     assert [path for path in tmp_path.rglob("*") if "evil" in path.name] == []
 
 
+@pytest.mark.parametrize("key", ["", "checkpoints/"])
+def test_a_folder_that_a_console_made_in_a_bucket_is_no_file(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    name = f"/{uuid.uuid4().hex}/run"
+
+    def find(place: str, **_: object) -> dict[str, Any]:  # as s3fs gives it
+        assert place == name
+        return {f"{name}/{key}": {"type": "file", "size": 0}}
+
+    monkeypatch.setattr(MEMORY, "find", find)
+    monkeypatch.setattr("trainer.mirror.filesystem", lambda _url: (MEMORY, name))
+    run = RemoteRun(f"memory:/{name}")
+    assert run.mirror.files() == {}
+    assert run.is_new()
+
+
+@pytest.mark.parametrize("url", ["memory://reference", "memory://dask", "memory://a/dask://b"])
+def test_a_bucket_may_be_called_as_such_an_address_is(url: str) -> None:
+    filesystem(url)
+
+
 @pytest.mark.parametrize(
     "url",
-    ["reference://::memory://a/refs.json", "simplecache::reference://x", "dask://h:8786/x"],
+    [
+        "reference://::memory://a/refs.json",
+        "reference::memory://a/refs.json",
+        "simplecache::reference://x",
+        "dask://h:8786/x",
+    ],
 )
 def test_an_address_that_could_run_what_a_stranger_wrote_is_refused(url: str) -> None:
     with pytest.raises(DataError, match="can run what a stranger wrote"):

@@ -2,6 +2,10 @@
 
 import hashlib
 import io
+import json
+import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,15 @@ from pipeline.records import hold, read_task
 
 TEXTS = [f"text {i} \r\n\u2028 \x00 é" * (i % 7) for i in range(60)]
 KINDS = ["parquet", "arrow", "arrow stream"]
+ROOT = Path(__file__).parents[2]
+_READ = """
+import json, sys
+from pathlib import Path
+from tests.unit.test_tables import Reject, plan, read, texts
+items = read(plan(Path(sys.argv[1])))
+bad = [(item.record, item.reason) for item in items if isinstance(item, Reject)]
+print(json.dumps([texts(items), bad]))
+"""
 
 
 def packed(kind: str, table: pa.Table, *, rows: int = 8, compression: str = "zstd") -> bytes:
@@ -177,6 +190,71 @@ def test_a_damaged_batch_costs_its_own_rows_and_no_others(tmp_path: Path, kind: 
     bad = [item for item in items if isinstance(item, Reject)]
     assert [(b.record, b.reason) for b in bad] == [(16, reasons.DAMAGED)]
     assert texts(items) == letters[:16] + letters[24:]
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize(
+    "wrong", [(0, 3, 500_000_000), (0, 900_000_000, 6), (0, 3, -5)], ids=["end", "middle", "back"]
+)
+def test_a_text_that_is_said_to_lie_outside_its_batch_is_damage(
+    tmp_path: Path, kind: str, wrong: tuple[int, ...]
+) -> None:
+    column = [*TEXTS[1:3], "abc", "def", *TEXTS[1:3]]
+    data = packed(kind, pa.table({"text": column}), rows=2, compression="none")
+    path = tmp_path / "a"
+    path.write_bytes(data.replace(struct.pack("<3i", 0, 3, 6), struct.pack("<3i", *wrong)))
+    # In a process of its own: Arrow would read there, and die.
+    done = subprocess.run(
+        [sys.executable, "-c", _READ, str(path)], cwd=ROOT, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [TEXTS[1:3] * 2, [[2, reasons.DAMAGED]]]
+
+
+@pytest.mark.parametrize("wrong", [b"\x09\0\0\0", b"\xff\xff\xff\xff"])
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_word_that_is_not_in_the_dictionary_is_damage(
+    tmp_path: Path, kind: str, wrong: bytes
+) -> None:
+    column = pa.DictionaryArray.from_arrays(pa.array([1, 0, 1, 0, 1], pa.int32()), ["a", "b"])
+    data = packed(kind, pa.table({"text": column}), compression="none")
+    numbers = struct.pack("<5i", 1, 0, 1, 0, 1)
+    assert data.count(numbers) == 1
+    path = tmp_path / "a"
+    path.write_bytes(data.replace(numbers, numbers[:16] + wrong))
+    (reject,) = read(plan(path))
+    assert isinstance(reject, Reject)
+    assert reject.reason == reasons.DAMAGED
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_stream_with_the_high_byte_first_is_read_as_any_other(tmp_path: Path, rows: int) -> None:
+    words = ["abc", "de", "f"][:rows]
+    ends = [0, 3, 5, 6][: rows + 1]
+    column = pa.array(words, pa.string())
+    data = bytearray(packed("arrow stream", pa.table({"text": column}), compression="none"))
+    little, big = (struct.pack(f"{order}{len(ends)}i", *ends) for order in "<>")
+    assert not rows or data.count(little) == 1
+    path = tmp_path / "a"
+    path.write_bytes(high_byte_first(data).replace(little, big) if rows else high_byte_first(data))
+    assert texts(read(plan(path))) == words
+
+
+def high_byte_first(stream: bytearray) -> bytearray:
+    """The stream, saying so of its numbers: in its schema, as Arrow's Message.fbs has it."""
+    (root,) = struct.unpack_from("<I", stream, 8)
+
+    def entry(table: int, field: int) -> int:
+        return table - struct.unpack_from("<i", stream, table)[0] + 4 + 2 * field
+
+    def below(table: int, field: int) -> int:
+        place = table + struct.unpack_from("<H", stream, entry(table, field))[0]
+        return place + struct.unpack_from("<I", stream, place)[0]
+
+    schema = below(8 + root, 2)
+    # Little is left out, and any other number is big: that of another field will do.
+    struct.pack_into("<H", stream, entry(schema, 0), *stream[entry(schema, 1) :][:1])
+    return stream
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from jobs.entry import Exit, Outcome, finish
 from jobs.show import command
 from jobs.visible import visible
 from pipeline.build import build_store
+from pipeline.errors import DataError
 from pipeline.settings import BuildSettings
 
 HOSTILE = "a\x1b[2J\x1b]0;title\x07 b\u202ec \x9b31m d\re"
@@ -42,3 +44,15 @@ def test_a_document_and_a_store_are_shown_so(
     if words:
         assert said.count(SHOWN) == 2
         assert outcome.facts["text"] == HOSTILE
+
+
+def test_an_error_that_names_a_file_of_others_commands_nothing_either(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def work() -> Outcome:
+        raise DataError(f"{HOSTILE}.jsonl is bad.\nSee there.")
+
+    assert finish(work, ["--json"]) is Exit.BAD_DATA
+    told = capsys.readouterr()
+    assert told.err == f"longrow: {SHOWN}.jsonl is bad.\nSee there.\n"
+    assert json.loads(told.out)["error"].startswith(HOSTILE)
