@@ -105,7 +105,7 @@ def measure(report: Report, device: torch.device, *, quick: bool) -> None:
     sizes = {"size": 64, "copy_bytes": 1 << 16} if quick else {}
     report.section("ceilings", lambda: [gpu_speed.ceilings(device, **sizes)])
     measured = "bf16_flops_per_second"
-    ceiling = next((found[measured] for found in report.lines if measured in found), float("nan"))
+    ceiling = next((found[measured] for found in report.lines if measured in found), None)
     papers = tuple(map(gpu_speed.small, gpu_speed.PAPER)) if quick else gpu_speed.PAPER
     for paper in papers:
         report.section(

@@ -96,7 +96,7 @@ def steps(
     papers: tuple[Paper, ...],
     backends: tuple[Backend, ...],
     *,
-    ceiling: float,
+    ceiling: float | None,
     repeats: int = 10,
 ) -> Iterator[dict[str, Any]]:
     """Training steps in bf16 without dropout, of each model by each backend.
@@ -129,7 +129,7 @@ def steps(
                     | found
                     | {
                         "tokens_per_second": tokens / step_s,
-                        "share_of_measured_peak": useful / step_s / ceiling,
+                        "share_of_measured_peak": useful / step_s / ceiling if ceiling else None,
                         "model_flop_use": useful / step_s / made if made else None,
                     }
                 )

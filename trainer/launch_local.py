@@ -75,17 +75,29 @@ def _train_here(plan: TrainPlan, board: Board, joined: threading.Event) -> Verdi
         _meet("nccl" if cuda else "gloo", plan.cluster)
     joined.set()
     try:
-        return _train_in_group(plan, board, device or torch.device("cpu"))
+        verdict = _train_in_group(plan, board, device or torch.device("cpu"))
     except BaseException as error:
         _let_go(error)
-        raise
-    finally:
         if several:
-            dist.destroy_process_group()
-            # A thread of gloo lets go of a tensor after its sum is known, and needs the interpreter
-            # for it: one that is late, and finds the interpreter ending, aborts the process
-            # (pytorch #190489). Collecting the groups waits for their threads.
-            gc.collect()
+            try:
+                _leave()
+            except Exception as other:  # noqa: BLE001 - the first error is what a person must read
+                error.add_note(f"Nor could the process group be left: {other}")
+        raise
+    if several:
+        _leave()
+    return verdict
+
+
+def _leave() -> None:
+    """Leave the process group, and wait until no thread of it is left.
+
+    A thread of gloo lets go of a tensor after its sum is known, and needs the interpreter for it:
+    one that is late, and finds the interpreter ending, aborts the process (pytorch #190489).
+    Collecting a group waits for its threads.
+    """
+    dist.destroy_process_group()
+    gc.collect()
 
 
 def _train_in_group(plan: TrainPlan, board: Board, device: torch.device) -> Verdict:
