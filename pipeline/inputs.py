@@ -129,6 +129,12 @@ def _local(given: str) -> tuple[tuple[str, ...], list[_Found]]:
 def _walk(folder: Path) -> Iterator[_Found]:
     for where, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in folders:
+            if Path(where, name).is_symlink():  # to follow it could lead round in a circle
+                raise DataError(
+                    f"{Path(where, name)} is a link to a folder, which is not followed: its "
+                    "documents would be missing. Name the folders one by one, or remove the link."
+                )
         for name in names:
             path = Path(where, name)
             if name.startswith("."):

@@ -77,6 +77,18 @@ def test_an_empty_file_is_no_tokenizer(build: Callable[..., object], tmp_path: P
         Tokenizer.from_bytes(b"")
 
 
+def test_a_link_to_a_folder_is_named_and_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "far").mkdir()
+    for place in ("in", "far"):
+        (tmp_path / place / "a.jsonl").write_text('{"text": "one"}\n')
+    (tmp_path / "in" / ".hidden").symlink_to(tmp_path / "far")
+    assert len(list(list_inputs([str(tmp_path / "in")]))) == 1
+    (tmp_path / "in" / "more").symlink_to(tmp_path / "far")
+    with pytest.raises(DataError, match=r"more is a link to a folder, .*one by one"):
+        list_inputs([str(tmp_path / "in")])
+
+
 def test_a_link_to_nothing_in_a_folder_is_named_and_not_passed_over(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("{}")
     (tmp_path / "b.jsonl").symlink_to(tmp_path / "gone.jsonl")
