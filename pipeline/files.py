@@ -20,6 +20,7 @@ from pipeline.steady import Steady, patiently
 
 CHUNK = 1 << 20  # bytes read at a time
 TEMPORARY = ".longrow-"  # every half-written file of ours begins so
+_GONE = -1
 _RUNS = {"reference", "dask"}  # templates that are rendered, pickles that are sent
 _SAME = (  # by what the file systems tell one content of a file from another, those that say it
     "size", "ETag", "etag", "mtime", "created", "updated", "LastModified", "last_modified",
@@ -160,7 +161,8 @@ def list_folder(url: str) -> dict[str, int | None]:
         if not path.is_dir():
             return {}
         with os.scandir(path) as entries:
-            return {e.name: None if e.is_dir() else e.stat().st_size for e in entries}
+            listed = [(entry.name, _size(entry)) for entry in entries]
+        return {name: size for name, size in listed if size != _GONE}
     system, name = filesystem(url)
     try:
         found = system.ls(name, detail=True)
@@ -172,6 +174,14 @@ def list_folder(url: str) -> dict[str, int | None]:
         else entry["size"]
         for entry in found
     }
+
+
+def _size(entry: os.DirEntry[str]) -> int | None:
+    """As `list_folder` tells it; `_GONE` for a file that another process has just renamed."""
+    try:
+        return None if entry.is_dir() else entry.stat().st_size
+    except FileNotFoundError:
+        return 0 if entry.is_symlink() else _GONE  # a link to nothing is there
 
 
 def sha256_of(url: str) -> str:

@@ -3,6 +3,8 @@
 import errno
 import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -173,3 +175,22 @@ def test_a_list_stands_for_the_inputs_it_names(
     ):
         with pytest.raises(DataError, match=says):
             names(given)
+
+
+def test_a_file_that_goes_while_its_folder_is_listed_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("half", "whole"):
+        (tmp_path / name).write_bytes(b"123")
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    scandir = os.scandir
+
+    @contextmanager
+    def late(path: Path) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(path) as entries:
+            found = list(entries)
+        (tmp_path / "half").unlink()  # as a writer does that gives a file its name
+        yield found
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert list_folder(str(tmp_path)) == {"whole": 3, "link": 0}
