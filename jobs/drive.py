@@ -129,10 +129,9 @@ def drive(
     with ExitStack() as stack:
         if claim is None:  # before Ray is there: `longrow stop` is heard from here on
             claim = stack.enter_context(claimed(folder, first=is_first_rank(config)))
-        plan = replace(plan, launch=claim.launch)
+        elif is_first_rank(config):  # once more: another start may have come, and gone, meanwhile
+            stack.enter_context(driving(folder, launch=claim.launch))
         if is_first_rank(config):
-            # Once more, where it was claimed: another start may have come, and gone, meanwhile.
-            stack.enter_context(driving(folder, launch=plan.launch))
             folder.write_json("config.json", config.to_dict())
         stack.enter_context(_ray_for(config, ray_is_up=ray_is_up))
         wish = stack.enter_context(stop_wish(sent()))
@@ -140,7 +139,7 @@ def drive(
         claim.begun.set()
         status, at_once = "crashed", False
         try:
-            plan = replace(plan, mlflow_run_id=tracked.run_id)
+            plan = replace(plan, launch=claim.launch, mlflow_run_id=tracked.run_id)
             for line in folder.lines():
                 tracked.line(line)  # what an earlier start could not send; the rest is left out
             verdict = _launch(plan, tracked, _told_once(wish, config, folder, build))

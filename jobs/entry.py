@@ -1,14 +1,16 @@
 """What every command does around its own work: guard, environment, exit code, JSON."""
 
+import atexit
 import errno
 import json
 import os
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from importlib.metadata import packages_distributions
@@ -109,9 +111,25 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> NoRet
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     set_environment()
+    codes: list[Exit] = []
+    atexit.register(_end_beside_threads, codes)  # the first to be registered is the last called
     _raise_on(signal.SIGINT)
     raise_on_sigterm()
-    sys.exit(finish(lambda: _call(command, words), words))
+    codes.append(finish(lambda: _call(command, words), words))
+    sys.exit(codes[0])
+
+
+def _end_beside_threads(codes: Sequence[Exit]) -> None:
+    """End without tearing the interpreter down while a thread that nobody waits for still works.
+
+    It may be in C++: in torch's store, in sentencepiece. One that comes back from there while the
+    interpreter ends aborts the process ("terminate called without an active exception").
+    """
+    if codes and any(thread.daemon for thread in threading.enumerate()):
+        with suppress(OSError, ValueError):  # who read it has gone
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(codes[0])
 
 
 def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:

@@ -47,10 +47,8 @@ def prepare_and_drive(
             with heard(folder, first=first, say=say):
                 prepare_store(config, inputs, build=build_store)
             return drive(config, resume=resume, claim=claim)
-        from jobs.cluster import (
-            cores,
-            ray_for_training,
-        )  # first: Ray reads its settings as imported
+        # First: Ray reads its settings when it is imported.
+        from jobs.cluster import cores, ray_for_training
         from pipeline.build_actor import build_store_with_actors
 
         with ExitStack() as stack:

@@ -7,6 +7,7 @@ import click
 
 from jobs.find import run_of
 from jobs.report import table
+from pipeline.files import list_folder
 from trainer.checkpoint import checkpoints, faults_of, read_state
 from trainer.retention import PINNED
 from trainer.run_folder import RunFolder
@@ -95,7 +96,7 @@ def _shares(config: dict[str, Any], line: dict[str, Any]) -> dict[str, str]:
 
 
 def _bytes(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.iterdir())
+    return sum(size or 0 for size in list_folder(str(path)).values())  # a run may remove it now
 
 
 def _size(path: Path) -> str:

@@ -20,7 +20,6 @@ from pipeline.steady import Steady, patiently
 
 CHUNK = 1 << 20  # bytes read at a time
 TEMPORARY = ".longrow-"  # every half-written file of ours begins so
-_GONE = -1
 _RUNS = {"reference", "dask"}  # templates that are rendered, pickles that are sent
 _SAME = (  # by what the file systems tell one content of a file from another, those that say it
     "size", "ETag", "etag", "mtime", "created", "updated", "LastModified", "last_modified",
@@ -160,28 +159,26 @@ def list_folder(url: str) -> dict[str, int | None]:
     if path is not None:
         if not path.is_dir():
             return {}
+        found: dict[str, int | None] = {}
         with os.scandir(path) as entries:
-            listed = [(entry.name, _size(entry)) for entry in entries]
-        return {name: size for name, size in listed if size != _GONE}
+            for entry in entries:
+                try:
+                    found[entry.name] = None if entry.is_dir() else entry.stat().st_size
+                except FileNotFoundError:  # another process has just renamed it
+                    if entry.is_symlink():  # or it is a link to nothing, which is there
+                        found[entry.name] = 0
+        return found
     system, name = filesystem(url)
     try:
-        found = system.ls(name, detail=True)
+        listed = system.ls(name, detail=True)
     except FileNotFoundError:
         return {}
     return {
         entry["name"].rstrip("/").rsplit("/", 1)[-1]: None
         if entry["type"] == "directory"
         else entry["size"]
-        for entry in found
+        for entry in listed
     }
-
-
-def _size(entry: os.DirEntry[str]) -> int | None:
-    """As `list_folder` tells it; `_GONE` for a file that another process has just renamed."""
-    try:
-        return None if entry.is_dir() else entry.stat().st_size
-    except FileNotFoundError:
-        return 0 if entry.is_symlink() else _GONE  # a link to nothing is there
 
 
 def sha256_of(url: str) -> str:

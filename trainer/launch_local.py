@@ -3,14 +3,12 @@
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from traceback import clear_frames
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
 from trainer.blame import is_out_of_memory, tell
@@ -22,9 +20,6 @@ from trainer.plan import TrainPlan
 from trainer.settings import DETERMINISTIC_CUBLAS, ClusterSettings
 
 POLL_S = 0.2
-_NAMED = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-LOOK_S = 0.05  # between two looks for the other ranks
-JOIN_S = 2.0  # for the end of a thread that was waiting for them
 
 
 def launch_local(
@@ -45,11 +40,11 @@ def launch_local(
     board = Board()
     box: list[Verdict] = []
     errors: list[BaseException] = []
-    joined, given_up = threading.Event(), threading.Event()
+    joined = threading.Event()
 
     def work() -> None:
         try:
-            box.append(_train_here(plan, board, joined, given_up))
+            box.append(_train_here(plan, board, joined))
         except BaseException as error:  # noqa: BLE001 - carried to the calling thread, raised there
             errors.append(error)
 
@@ -60,8 +55,6 @@ def launch_local(
         if reason := stop_reason():
             board.ask_stop(reason)
             if not joined.is_set() and thread.is_alive():
-                given_up.set()
-                thread.join(JOIN_S)  # one that is woken while the interpreter ends aborts it
                 return ended_before_it_began(plan, reason)
         on_news(board.drain())
     on_news(board.drain())
@@ -72,16 +65,14 @@ def launch_local(
     return box[0]
 
 
-def _train_here(
-    plan: TrainPlan, board: Board, joined: threading.Event, given_up: threading.Event
-) -> Verdict:
+def _train_here(plan: TrainPlan, board: Board, joined: threading.Event) -> Verdict:
     for name, value in DETERMINISTIC_CUBLAS.items():
         os.environ.setdefault(name, value)
     cuda = torch.cuda.is_available() and plan.cluster.gpus != "no"
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else None
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if several:
-        _meet("nccl" if cuda else "gloo", plan.cluster, given_up)
+        _meet("nccl" if cuda else "gloo", plan.cluster)
     joined.set()
     try:
         verdict = _train_in_group(plan, board, device or torch.device("cpu"))
@@ -123,47 +114,12 @@ def _let_go(error: BaseException) -> None:
         below = below.__cause__ or below.__context__
 
 
-def _open_store(patience: timedelta) -> tuple[Store, int, int]:
-    """The store that ranks meet at, my rank, and how many there are: by torchrun's environment.
-
-    Where rank 0 serves it, that one does not wait for the others here, where nothing could end it.
-    """
-    told = os.environ
-    if told.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not told.keys() >= _NAMED:
-        return next(rendezvous("env://", timeout=patience))  # torchrun's own; or it says what lacks
-    rank, world_size = int(told["RANK"]), int(told["WORLD_SIZE"])
-    store = TCPStore(
-        told["MASTER_ADDR"],
-        int(told["MASTER_PORT"]),
-        world_size,
-        is_master=rank == 0,
-        timeout=patience,
-        wait_for_workers=False,
-    )
-    return store, rank, world_size
-
-
-def _meet(backend: str, settings: ClusterSettings, given_up: threading.Event) -> None:
-    """Wait for the other ranks, then join them: to be late is no hang.
-
-    Raises:
-        RuntimeError: They did not come, or nobody waits for them any more.
-    """
+def _meet(backend: str, settings: ClusterSettings) -> None:
+    """Wait for the other ranks, then join them: to be late is no hang."""
     patience = timedelta(seconds=settings.start_timeout_s)
-    store, rank, world_size = _open_store(patience)
+    store, rank, world_size = next(rendezvous("env://", timeout=patience))
     store.set(f"longrow-{rank}", "here")
-    names = [f"longrow-{other}" for other in range(world_size)]
-    ends_s = time.monotonic() + settings.start_timeout_s
-    while not store.check(names):
-        if given_up.wait(LOOK_S):
-            raise RuntimeError("The run was stopped before all ranks were there.")
-        if time.monotonic() > ends_s:
-            missing = [str(other) for other in range(world_size) if not store.check([names[other]])]
-            raise dist.DistStoreError(
-                f"Of {world_size} ranks, {', '.join(missing)} did not come within "
-                f"cluster.start_timeout_s = {settings.start_timeout_s:g} s. Start them all, with "
-                "the same MASTER_ADDR and MASTER_PORT, or allow more."
-            )
+    store.wait([f"longrow-{other}" for other in range(world_size)], patience)
     dist.init_process_group(
         backend,
         store=store,

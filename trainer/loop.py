@@ -359,13 +359,8 @@ class _Rank:
         Raises:
             OSError: It refuses all the same.
         """
-        done, due, left, pause_s = (
-            self._group.rank != 0,
-            0.0,
-            self._plan.checkpoint.retries,
-            RETRY_S,
-        )
-
+        done, due = self._group.rank != 0, 0.0
+        left, pause_s = self._plan.checkpoint.retries, RETRY_S
         while True:
             if not done and time.monotonic() >= due:
                 try:

@@ -246,7 +246,7 @@ def test_a_text_that_ends_or_hangs_its_encoder_is_named_and_costs_no_other(
         out=str(folder / "store"),
         workers=2,
     )
-    settings = replace(SETTINGS, document_timeout_s=4)  # what hangs does so for an hour
+    settings = replace(SETTINGS, document_timeout_s=0.5)
     with monkeypatch.context() as poisoned:
         poisoned.setattr(build_actor, "BuilderActor", ray.remote(BuilderActor))
         with pytest.raises(DataError, match=said):

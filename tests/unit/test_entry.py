@@ -226,3 +226,39 @@ def test_ctrl_c_while_a_command_is_still_being_imported_is_a_sentence() -> None:
     )
     assert told.stderr == "longrow: Stopped by Ctrl-C.\n"
     assert told.returncode == -signal.SIGINT  # 130 to a shell
+
+
+BESIDE = """
+import atexit, os, sys, threading, time
+import click
+from jobs.entry import Exit, Outcome, run
+
+class Late:
+    def __del__(self, write=os.write):  # as the interpreter is torn down
+        write(1, b"torn down\\n")
+
+late = Late()
+
+@click.command()
+def command():
+    if "beside" in sys.argv:
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    atexit.register(print, "its own end")
+    print("done", end=" ")
+    return Outcome(code=Exit.TERMINATED)
+
+run(command, [])
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "done its own end\ntorn down\n"), (("beside",), "done its own end\n")]
+)
+def test_a_process_with_a_thread_at_work_ends_whole_and_tears_nothing_down_under_it(
+    words: tuple[str, ...], said: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE, *words], capture_output=True, text=True, check=False,
+        timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (143, said), done.stderr
