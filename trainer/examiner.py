@@ -60,6 +60,7 @@ class Examiner:
         self._reporter, self._folder = reporter, open_run(plan.folder)
         self._attempt, self._later = attempt, later
         self._found: dict[int, list[Scores]] = {}  # by step, until they are in their file
+        self._told = training.step  # the last step whose evaluation may have its line already
         self._began = clock() - training.counters.unscored_s
         here = together(group, lambda: [] if group.rank else self._folder.steps_by_minutes())
         told = group.from_rank_0(json.dumps(here))
@@ -228,7 +229,10 @@ class Examiner:
             scores_of(sums, store, wanted, step=training.step, clamp=clamp)
             for wanted, sums in found
         ]
-        self._owned().drop_evaluation(training.step)
+        folder = self._owned()
+        if self._told == training.step:  # looks through all lines
+            folder.drop_evaluation(training.step)
+        self._told = training.step
         self._found[training.step] = scores
         self._later.write(
             self._folder.named(str(path)), lambda: self._write(path, scores, training.step)

@@ -255,8 +255,7 @@ class _Rank:
                     waited_s=self._client.waited_s - waited_s,
                 )
             )
-            if self._profiler.step():
-                self._tell_trace()
+            self._trace(self._profiler.step)
             if anchor_is_due(training.step):
                 self._consent.guard(self._keep_anchor)
             self._save_if_due()
@@ -264,21 +263,22 @@ class _Rank:
     def close(self) -> None:
         """Leave no actor, no thread and no half-written file behind."""
         self._client.close()
-        traced = self._profiler.close()
         self._saver.close()
-        if traced:
-            self._tell_trace()
+        self._trace(self._profiler.close)
         self._later.close()
         if self._group.rank == 0:
             self._folder.end_lines(self._attempt.number)
 
-    def _tell_trace(self) -> None:
-        where = self._folder.named(str(self._profiler.file))
+    def _trace(self, written: Callable[[], bool]) -> None:
+        """Tell where the trace of steps is, if it is `written` now."""
         try:
+            if not written():
+                return
             self._folder.put_up(self._profiler.file)
         except OSError as error:  # a trace is not worth an attempt
             self._reporter.note(f"The trace could not be kept ({error}).")
         else:
+            where = self._folder.named(str(self._profiler.file))
             self._reporter.note(f"A trace of steps is in {where}.")
 
     def _keep_anchor(self) -> None:

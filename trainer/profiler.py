@@ -4,6 +4,8 @@ The trace is in Chrome's format: chrome://tracing opens it with no connection to
 does a local copy of Perfetto.
 """
 
+import errno
+import os
 from pathlib import Path
 
 import torch
@@ -23,7 +25,11 @@ class StepProfiler:
         self._running: profile | None = None
 
     def step(self) -> bool:
-        """Say that a step has been taken; True when the trace has just been written."""
+        """Say that a step has been taken; True when the trace has just been written.
+
+        Raises:
+            OSError: The disk did not take the trace; the steps are watched no more.
+        """
         self._taken += 1
         if self._steps and self._taken == AFTER:
             activities = [ProfilerActivity.CPU]
@@ -37,11 +43,17 @@ class StepProfiler:
         return False
 
     def close(self) -> bool:
-        """Write what was seen so far, if anything is still watched; True if it was written."""
+        """Write what was seen so far, if anything is still watched; True if it was written.
+
+        Raises:
+            OSError: The disk did not take it.
+        """
         if self._running is None:
             return False
         running, self._running = self._running, None
         running.stop()
         self.file.parent.mkdir(exist_ok=True)
         running.export_chrome_trace(str(self.file))
+        if not self.file.exists():  # torch prints that a full disk refused, and raises nothing
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
         return True

@@ -22,7 +22,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -245,18 +245,24 @@ class RunFolder:
         What an attempt wrote past the step that a later one began at does not count: it was asleep
         between its look at the lease and its line.
         """
+        return (line for line, _, _ in self._placed_lines())
+
+    def _placed_lines(self) -> Iterator[tuple[dict[str, Any], int, int]]:
+        """The lines that count, each with the bytes of the file where it begins and ends."""
         if not self.metrics.exists():
             return
         attempts: list[Attempt] | None = None
+        end = 0
         with self.metrics.open("rb") as file:
             for line in file:
+                begin, end = end, end + len(line)
                 if line.endswith(b"\n"):
                     told = read_table(self.metrics, line)
                     if not {"kind", "step"} <= told.keys():
                         raise damaged(self.metrics, "a line has no kind or no step")
                     attempts = self.attempts() if attempts is None else attempts
                     if not overtaken(told, attempts):
-                        yield told
+                        yield told, begin, end
 
     def counts(self, line: dict[str, Any]) -> bool:
         """Whether a line still counts: no later attempt took its step again."""
@@ -306,8 +312,7 @@ class RunFolder:
 
         What `longrow evaluate` wrote of such a step goes too: the weights it scored are no more.
         """
-        kept = [json.dumps(line) + "\n" for line in self.lines() if line["step"] <= step]
-        write_whole(str(self.metrics), "".join(kept).encode())
+        self._drop_lines(lambda line: line["step"] > step)
         for path in self.past(step):
             path.unlink()
 
@@ -320,11 +325,21 @@ class RunFolder:
 
     def drop_evaluation(self, step: int) -> None:
         """Drop the line of the evaluation at `step`: it is made anew, with other settings."""
-        lines = list(self.lines())
-        kept = [line for line in lines if line["kind"] != "evaluation" or line["step"] != step]
-        if len(kept) < len(lines):
-            text = "".join(json.dumps(line) + "\n" for line in kept)
-            write_whole(str(self.metrics), text.encode())
+        self._drop_lines(lambda line: line["kind"] == "evaluation" and line["step"] == step)
+
+    def _drop_lines(self, gone: Callable[[dict[str, Any]], bool]) -> None:
+        """Keep the lines that count and are not `gone`."""
+        kept_bytes = kept_to = 0
+        for line, begin, end in self._placed_lines():
+            if not gone(line):
+                kept_bytes, kept_to = kept_bytes + end - begin, end
+        if kept_bytes < kept_to:  # one that goes stands between others
+            kept = [json.dumps(line) + "\n" for line in self.lines() if not gone(line)]
+            write_whole(str(self.metrics), "".join(kept).encode())
+        elif self.metrics.exists():  # the rule: what goes stands at the end; a full disk allows it
+            with self.metrics.open("r+b") as file:
+                file.truncate(kept_to)
+                os.fsync(file.fileno())
 
     def fetch(self, checkpoint: Path) -> None:
         """Have the tensors of a checkpoint here, to read them."""

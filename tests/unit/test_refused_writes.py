@@ -368,3 +368,20 @@ def test_a_file_that_is_refused_for_good_keeps_no_other_from_being_written() -> 
     assert written == ["other"]
     later.close()
     assert notes[-1].startswith("The disk refused to the end, and these are missing: one. ")
+
+
+@pytest.mark.parametrize("steps", [2, 50], ids=["in the run", "at its end"])
+@pytest.mark.parametrize("refused", ["the folder", "the file"])
+def test_a_trace_that_the_disk_refuses_costs_no_attempt(
+    plan: TrainPlan, steps: int, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if refused == "the folder":
+        folder = RunFolder(plan.folder)
+        folder.create()
+        (folder.path / "profile").write_text("")
+    else:  # as torch does: it prints an error, and no file is there
+        monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda *_: None)
+    verdict, notes = run(replace(plan, trainer=replace(plan.trainer, profile=steps)))
+    assert verdict.status == "done"
+    assert len([note for note in notes if "trace could not be kept" in note]) == 1
+    assert not any("A trace of steps is in" in note for note in notes)

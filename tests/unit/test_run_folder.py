@@ -1,11 +1,14 @@
 """A run has one writer, and its lines are those of the steps that count."""
 
+import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import DataError
+from trainer import run_folder
 from trainer.errors import ConfigError
 from trainer.run_folder import Attempt, RunFolder
 from trainer.stop_request import driving
@@ -55,6 +58,46 @@ def test_lines_past_the_step_are_dropped_and_a_torn_one_is_left_out(folder: RunF
     folder.cut(3)
     assert list(folder.lines()) == lines[:3]
     assert folder.metrics.read_text().endswith("\n")
+
+
+def test_a_full_disk_does_not_keep_a_run_from_going_back(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [{"kind": "step", "step": step} for step in range(1, 6)]
+    scored = {"kind": "evaluation", "step": 3}
+    told = [*lines[:3], scored, *lines[3:]]
+    text = "".join(json.dumps(line) + "\n" for line in told)
+    folder.metrics.write_text(text + '{"kind": "step", "st')
+
+    def refuse(_url: str, _data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run_folder, "write_whole", refuse)
+    folder.cut(3)
+    assert folder.metrics.read_bytes().splitlines() == [
+        json.dumps(one).encode() for one in told[:4]
+    ]
+    folder.drop_evaluation(3)
+    assert list(folder.lines()) == lines[:3]
+    folder.add_line(scored)
+    assert list(folder.lines()) == [*lines[:3], scored]
+
+
+def test_what_an_overtaken_attempt_wrote_between_others_goes_with_what_is_cut(
+    folder: RunFolder,
+) -> None:
+    lines = [{"kind": "step", "step": step, "attempt": 1} for step in range(1, 4)]
+    late = [{"kind": "step", "step": step, "attempt": 1} for step in (4, 5)]
+    again = [{"kind": "step", "step": step, "attempt": 2} for step in range(4, 8)]
+    told = [*lines, again[0], late[0], again[1], late[1], *again[2:]]
+    folder.begin(attempt(1))
+    folder.begin(replace(attempt(2), start_step=3))
+    folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in told))
+    folder.cut(5)
+    assert [json.loads(line) for line in folder.metrics.read_text().splitlines()] == [
+        *lines,
+        *again[:2],
+    ]
 
 
 def test_evaluations_of_a_step_that_will_come_again_are_dropped_whoever_made_them(
