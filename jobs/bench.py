@@ -49,9 +49,9 @@ def command(what: str, *, tokenizer: str, repeats: int | None, **given: Any) -> 
     """Measure a part of the system beside bare loops of the libraries below it.
 
     INPUTS are a corpus; without it the one that comes with the project. `pipeline` takes each stage
-    by itself, in this process; `build` lets actors build; `model`, `attention` and `generate` stand
-    beside what this machine can do at most; `serve` and `train` are the parts and the whole of a
-    run.
+    by itself, in this process; `build` lets actors build; `model` and `attention` stand beside what
+    this machine can do at most, `generate` beside hidden states, and beside a window slid over the
+    text when it scores; `serve` and `train` are the parts and the whole of a run.
     """
     told = {name: value for name, value in given.items() if value}
     if tokenizer:
@@ -101,10 +101,13 @@ def _attention(told: dict[str, Any], repeats: int, say: Callable[[str], None]) -
 
 
 def _generate(told: dict[str, Any], repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
-    from jobs.bench_generate import measure_generate
+    from jobs.bench_generate import MODEL, measure_generate
+    from jobs.bench_windows import measure_windows
 
     _set_threads(told)
-    return _shown(measure_generate(repeats=repeats, say=say))
+    found = measure_generate(repeats=repeats, say=say)
+    found["figures"] += measure_windows(config=MODEL, repeats=repeats, say=say)["figures"]
+    return _shown(found)
 
 
 def _serve(told: dict[str, Any], repeats: int, say: Callable[[str], None]) -> dict[str, Any]:

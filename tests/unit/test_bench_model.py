@@ -14,6 +14,7 @@ from jobs.bench_generate import MODEL as GENERATED
 from jobs.bench_generate import measure_generate
 from jobs.bench_model import MODEL, Shape, measure_model
 from jobs.bench_table import table
+from jobs.bench_windows import Window, measure_windows
 from model.recall import Recall
 
 TINY = {"width": 16, "heads": 2, "head_width": 8, "inner_width": 16}
@@ -87,3 +88,42 @@ def test_generation_is_measured_beside_hidden_states(monkeypatch: pytest.MonkeyP
     check(found)
     assert found["figures"][0]["memory"] == 6
     assert lengths == [6, 1, 1, 1, 1]  # the memory, then 2 tokens in each of 2 rounds, that one way
+
+
+def test_evaluation_is_measured_beside_a_window_slid_over_the_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen, windows = list[tuple[int, int, int]](), list[torch.Size]()
+    read, slide = Recall.read, Window.forward
+
+    def counted(self: Recall, tokens: Tensor, offset: Tensor) -> Tensor:
+        seen.append((tokens.shape[1], int(offset[0, 0]), int(self._usable[0])))
+        return read(self, tokens, offset)
+
+    def slid(self: Window, tokens: Tensor, targets: Tensor) -> Tensor:
+        windows.append(tokens.shape)
+        return slide(self, tokens, targets)
+
+    monkeypatch.setattr(Recall, "read", counted)
+    monkeypatch.setattr(Window, "forward", slid)
+    config = replace(GENERATED, layers=1, **TINY)
+    found = measure_windows(lengths=(6,), config=config, segment=4, repeats=1)
+    check(found)
+    assert found["figures"][0]["memory"] == 6
+    assert seen == [(4, 0, 0), (4, 4, 4), (4, 8, 6), (4, 12, 6)]  # filled, then with 6 in sight
+    assert windows == [(1, 6), (1, 6)]
+
+
+def test_the_last_of_a_window_sees_all_of_it_and_nothing_sees_what_comes_after() -> None:
+    window = Window(replace(GENERATED, layers=2, **TINY), 5).eval()
+    tokens, target = torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([6])
+    known = window(tokens, target)
+    for place in range(5):
+        other = tokens.clone()
+        other[0, place] = 9
+        assert not torch.equal(window(other, target), known)
+    seen: list[Tensor] = []
+    window.layers[-1].register_forward_hook(lambda _module, _given, out: seen.append(out[0, :-1]))
+    window(tokens, target)
+    window(torch.tensor([[1, 2, 3, 4, 9]]), target)
+    assert torch.equal(*seen)
