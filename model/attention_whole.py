@@ -6,6 +6,9 @@ from torch import Tensor
 
 from model.attention import Drop, Queries, Sight, slide, softmax, weigh
 
+# What torch's kernels for GPUs want of head width and keys; not run on one so far.
+_ALIGN = (8, 16)
+
 
 def whole_attention(
     q: Queries, k: Tensor, v: Tensor, r: Tensor, seen: Sight, drop: Drop | None = None
@@ -30,7 +33,26 @@ def sdpa_attention(
     bias = _position_scores(q[1], r, seen).view(H, B, -1, K)
     # A bias of another type than the queries is silently wrong in some of torch's kernels.
     query, key, value = (x.to(bias.dtype) for x in (q[0], k, v))
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
+    return fused(query, key, value, bias, align=_ALIGN if k.is_cuda else (1, 1))
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, *, align: tuple[int, int]) -> Tensor:
+    """Weigh v (H, B, K, E) by the softmax of q k + bias (H, B, L, K), in torch's fused kernel.
+
+    Args:
+        q: (H, B, L, E).
+        k: (H, B, K, E).
+        v: As k.
+        bias: Minus infinity where a key is out of sight.
+        align: Head width and number of keys are filled up to multiples of these, with nothing that
+            is seen: else a kernel is not taken (E) or copies the bias (K).
+    """
+    E, wide, more = q.shape[3], -q.shape[3] % align[0], -k.shape[2] % align[1]
+    if wide or more:
+        q, k, v = F.pad(q, (0, wide)), *(F.pad(x, (0, wide, 0, more)) for x in (k, v))
+        bias = F.pad(bias, (0, more), value=-torch.inf)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
+    return out[..., :E] if wide else out
 
 
 def _position_scores(q: Tensor, r: Tensor, seen: Sight) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model.attention import plain_attention, sight, slide
-from model.attention_whole import sdpa_attention, whole_attention
+from model.attention_whole import fused, sdpa_attention, whole_attention
 from model.backends import chunked_attention, dense_attention
 from model.config import ModelError
 from model.positions import distance_vectors
@@ -81,3 +81,16 @@ def test_a_far_distance_keeps_its_phase(dtype: torch.dtype, close: float) -> Non
 def test_a_reach_that_sees_less_than_nothing_is_refused() -> None:
     with pytest.raises(ModelError, match="window = -1"):
         Reach(memory=3, window=-1)
+
+
+@pytest.mark.parametrize("E", [8, 41, 48])
+@pytest.mark.parametrize(("L", "K"), [(1, 16), (5, 21), (16, 32)])
+def test_what_a_kernel_wants_filled_up_changes_no_number(E: int, L: int, K: int) -> None:
+    q, k, v = torch.randn(2, 3, L, E), torch.randn(2, 3, K, E), torch.randn(2, 3, K, E)
+    bias = torch.randn(2, 3, L, K).masked_fill(torch.rand(2, 3, L, K) < 0.3, -math.inf)
+    bias[..., -1] = 0.5  # something is seen
+    wanted = torch.softmax(q @ k.mT + bias, dim=3) @ v
+    for align in ((1, 1), (8, 16)):
+        out = fused(q, k, v, bias, align=align)
+        assert out.shape == q.shape
+        torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-5)
