@@ -1,8 +1,10 @@
 """`longrow evaluate --context`: how many tokens of context the model uses, as a table."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
+from torch import Tensor
 
 from jobs.crew import Crew
 from jobs.entry import Outcome
@@ -14,6 +16,8 @@ from pipeline.errors import DataError
 from pipeline.store import Store
 from trainer.context import (
     Block,
+    ContextPoint,
+    EffectiveContext,
     Measure,
     choose_blocks,
     context_points,
@@ -42,6 +46,35 @@ def measure_context(
         click.UsageError: Several memory lengths, or one context length.
         DataError: No held-out document is long enough.
     """
+    blocks, measure = choose(found, store, memory=memory, options=options)
+    losses = read(crew, blocks, measure)
+    points = context_points(losses, measure.contexts)
+    effective = [effective_context(losses, measure.contexts, ratio=ratio) for ratio in RATIOS]
+    rows = rows_of(points, effective)
+    scores = score(found, store, crew, (measure.memory,) if memory else ())
+    click.echo(f"{found.name}: {in_words(blocks, measure)}")
+    tell(rows, effective)
+    facts = facts_of(found, store, blocks, measure) | {
+        "contexts": [finite(row) for row in rows],
+        "effective_context": [one.to_json() for one in effective],
+        "scores": [one.to_json() for one in scores],
+    }
+    title = f"{found.name}: by true context, memory {measure.memory}"
+    kept = keep(
+        found,
+        f"context_step_{found.loaded.step:08d}_M{measure.memory}",
+        facts=facts,
+        rows=[finite(row) for row in rows],
+        draw=lambda path: loss_by_context(points, effective, scores, path, title=title),
+    )
+    click.echo("\n".join(f"written: {place}" for place in kept))
+    return Outcome(facts=facts | {"files": kept})
+
+
+def choose(
+    found: Found, store: Store, *, memory: tuple[int, ...], options: dict[str, Any]
+) -> tuple[list[Block], Measure]:
+    """The blocks that are scored, and how; arguments and errors are those of `measure_context`."""
     if len(memory) > 1:
         raise click.UsageError("--context takes one --memory length at a time.")
     given = tuple(sorted(options["contexts"]))
@@ -63,15 +96,23 @@ def measure_context(
             f"context and a block of {size} after them were wanted. Give shorter --contexts, or a "
             "smaller --block."
         )
-    measure = Measure(
+    return blocks, Measure(
         contexts=contexts, size=size, segment=loaded.layout.segment, memory=kept_states, rows=32
     )
-    total = sum(context + size for context in contexts) * len(blocks)
-    with Progress("contexts", unit="tokens") as progress:
-        losses = crew.losses(blocks, measure, tell=lambda done: progress.show(done, total))
-    points = context_points(losses, contexts)
-    effective = [effective_context(losses, contexts, ratio=ratio) for ratio in RATIOS]
-    rows = [
+
+
+def read(crew: Crew, blocks: list[Block], measure: Measure, *, label: str = "contexts") -> Tensor:
+    """Losses, (C, blocks, size), while a person sees how far it is."""
+    total = sum(context + measure.size for context in measure.contexts) * len(blocks)
+    with Progress(label, unit="tokens") as progress:
+        return crew.losses(blocks, measure, tell=lambda done: progress.show(done, total))
+
+
+def rows_of(
+    points: Sequence[ContextPoint], effective: Sequence[EffectiveContext]
+) -> list[dict[str, Any]]:
+    """Lines of the table; the longest context has no next one to gain from: NaN."""
+    return [
         {"context": point.context, "nats/token": point.loss, "error": point.error}
         | {
             f"gain_r{one.ratio:g}": one.gains[number] if number < len(one.gains) else float("nan")
@@ -79,35 +120,40 @@ def measure_context(
         }
         for number, point in enumerate(points)
     ]
-    scores = score(found, store, crew, (kept_states,) if memory else ())
-    click.echo(
-        f"{found.name}: the same {losses[0].numel():,} targets for every context, "
-        f"{len(blocks):,} blocks of {len({block.doc_id for block in blocks}):,} held-out "
-        f"documents; memory {kept_states}, segment {measure.segment}"
+
+
+def in_words(blocks: Sequence[Block], measure: Measure) -> str:
+    """What was scored, and how."""
+    return (
+        f"the same {len(blocks) * measure.size:,} targets for every context, {len(blocks):,} "
+        f"blocks of {len({block.doc_id for block in blocks}):,} held-out documents; "
+        f"{memory_of(measure)}"
     )
+
+
+def memory_of(measure: Measure) -> str:
+    """How far a model looks, in words."""
+    if not measure.memory:
+        return "no memory: context and block are one segment"
+    return f"memory {measure.memory}, segment {measure.segment}"
+
+
+def tell(rows: list[dict[str, Any]], effective: Sequence[EffectiveContext]) -> None:
+    """Print the table, and the effective lengths below it."""
     click.echo(_table(rows))
     for one in effective:
         sign = "at least " if one.at_least else ""
         click.echo(f"effective context, r = {one.ratio:g}: {sign}{one.length:,} tokens")
-    facts = settings_of(found, store) | {
-        "memory": kept_states,
-        "block": size,
+
+
+def facts_of(found: Found, store: Store, blocks: list[Block], measure: Measure) -> dict[str, Any]:
+    """What the numbers depend on."""
+    return settings_of(found, store) | {
+        "memory": measure.memory,
+        "block": measure.size,
         "blocks": len(blocks),
-        "targets": losses[0].numel(),
-        "contexts": [_finite(row) for row in rows],
-        "effective_context": [one.to_json() for one in effective],
-        "scores": [one.to_json() for one in scores],
+        "targets": len(blocks) * measure.size,
     }
-    title = f"{found.name}: by true context, memory {kept_states}"
-    kept = keep(
-        found,
-        f"context_step_{loaded.step:08d}_M{kept_states}",
-        facts=facts,
-        rows=[_finite(row) for row in rows],
-        draw=lambda path: loss_by_context(points, effective, scores, path, title=title),
-    )
-    click.echo("\n".join(f"written: {place}" for place in kept))
-    return Outcome(facts=facts | {"files": kept})
 
 
 def _usual(
@@ -138,6 +184,6 @@ def _table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
+def finite(row: dict[str, Any]) -> dict[str, Any]:
     """Without what is no number: JSON has no NaN."""
     return {name: None if value != value else value for name, value in row.items()}

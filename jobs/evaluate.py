@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FROM_0 = click.IntRange(min=0)
 FROM_1 = click.IntRange(min=1)
+_OF_CONTEXT: dict[str, Any] = {"contexts": (), "blocks": 128, "block": 16, "beside": ""}
 
 
 def _lengths(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
@@ -37,6 +38,7 @@ def _lengths(_context: click.Context, _option: click.Parameter, text: str) -> tu
 @click.option("--contexts", default="", callback=_lengths, help="With --context: like 0,64,128.")
 @click.option("--blocks", type=FROM_1, default=128, help="With --context: blocks scored. 128")
 @click.option("--block", type=FROM_1, default=16, help="With --context: targets of a block. 16")
+@click.option("--beside", default="", help="With --context: another model, on the same targets.")
 @click.option("--rows", type=FROM_0, default=0, help="Rows read at once; 0 takes training's.")
 @click.option("--segment", type=FROM_0, default=0, help="Tokens read at a time; 0 as training.")
 @click.option(
@@ -71,8 +73,10 @@ def command(
     from trainer.evaluation import no_documents
     from trainer.scorer import WorkerDiedError
 
-    if not context and (options["contexts"] or options["blocks"] != 128 or options["block"] != 16):
-        raise click.UsageError("--contexts, --blocks and --block belong to --context: add it.")
+    if not context and any(options[key] != usual for key, usual in _OF_CONTEXT.items()):
+        raise click.UsageError(
+            "--contexts, --blocks, --block and --beside belong to --context: add it."
+        )
     found = load(run_name)
     own = _settings_that_change(found.loaded)
     if store:
@@ -99,17 +103,21 @@ def command(
     )
     given = _settings_that_change(found.loaded) | {"store": opened.fingerprint}
     if context:
-        own |= {"segment": loaded.layout.segment, "contexts": (), "blocks": 128, "block": 16}
-        given |= {key: options[key] for key in ("contexts", "blocks", "block")}
+        own |= {"segment": loaded.layout.segment, **_OF_CONTEXT}
+        given |= {key: options[key] for key in _OF_CONTEXT}
         given["segment"] = found.loaded.layout.segment
     found = replace(found, suffix=_suffix(own, given))
-    if context:
+    if options["beside"]:
+        from jobs.context_beside import measure_beside as measure
+    elif context:
         from jobs.context import measure_context as measure
     else:
         measure = _sweep
     try:
         with crew(found, opened, workers=workers) as scorers:
-            return measure(found, opened, scorers, memory=memory, options=options)
+            return measure(
+                found, opened, scorers, memory=memory, options=options | {"workers": workers}
+            )
     except WorkerDiedError as error:
         click.echo(f"longrow: {error}", err=True)
         return Outcome(facts={"error": str(error)}, code=Exit.FAILED)

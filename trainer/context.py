@@ -49,7 +49,8 @@ class Measure:
         size: Targets of a block, read as one segment: target i of it has c + i tokens before its
             own input.
         segment: Tokens read at a time before the block.
-        memory: M, states a layer keeps.
+        memory: M, states a layer keeps; with 0 context and block are one segment, the window that a
+            model without memory is given.
         rows: Blocks read at once; changes no number.
     """
 
@@ -192,6 +193,8 @@ def _read_blocks(model: TransformerXL, tokens: Tensor, offset: Tensor, measure: 
     """Read rows to their ends, the block as one segment; give its hidden states."""
     read = reader(model, len(tokens), memory=measure.memory)
     before = tokens.shape[1] - measure.size
+    if not measure.memory:
+        return read(tokens, offset)[:, before:]
     first = before % measure.segment  # segments are counted back from the block
     cuts = [*([0] if first else []), *range(first, before + 1, measure.segment)]
     for low, high in pairwise(cuts):
@@ -214,23 +217,28 @@ def context_points(losses: Tensor, contexts: Sequence[int]) -> list[ContextPoint
 
 
 def effective_context(
-    losses: Tensor, contexts: Sequence[int], *, ratio: float, threshold: float = THRESHOLD
+    losses: Tensor,
+    contexts: Sequence[int],
+    *,
+    ratio: float,
+    group: Sequence[Tensor] = (),
+    threshold: float = THRESHOLD,
 ) -> EffectiveContext:
-    """The relative effective context length, of one model.
+    """The relative effective context length, of one model or within a group.
 
-    Let l(c, t) be the loss of target t with context c, and T(c) the part `ratio` of the targets
-    with the largest l(c, t). A step from c to the next length c' gains
+    Let l(c, t) be the model's loss of target t with context c, b(c, t) the least that a model of
+    the group has, and T(c) the part `ratio` of the targets with the largest b(c, t). A step from c
+    to the next length c' gains
 
-        g(c, c') = 1 - exp(mean over T(c) of min(l(c, t), l(c', t)) - mean over T(c) of l(c, t)),
+        g(c, c') = 1 - exp(mean over T(c) of min(b(c, t), l(c', t)) - mean over T(c) of b(c, t)),
 
     the relative fall of the perplexity of the targets that are hard with context c. The effective
     length is the first c whose step gains less than `threshold`.
 
-    Source: Dai et al. 2019, section 4.3 and appendix C (RECL). It departs in three points. The
-    paper takes the least loss of a group of models as l(c, t), and here the group is this model
-    alone: lengths of two models are not comparable the way the paper's are. The step is what
-    `contexts` says, and a longer step gains more. And a target has c tokens before its block, and
-    also those of its block that come before it.
+    Source: Dai et al. 2019, section 4.3 and appendix C (RECL). It departs in three points. Without
+    a `group` the model is its own: lengths of two models are not comparable then the way the
+    paper's are. The step is what `contexts` says, and a longer step gains more. And a target has c
+    tokens before its block, and also those of its block that come before it.
 
     As in the paper, the minimum counts what a longer context mends and forgives what it spoils, so
     that even a context that helps nobody on average has some gain: look at the means too.
@@ -239,12 +247,15 @@ def effective_context(
         losses: (C, ...) in the order of `contexts`.
         contexts: Ascending.
         ratio: r, above 0, at most 1.
+        group: Losses of all models that are compared, of the same targets and contexts, this
+            model's among them.
         threshold: Least gain.
     """
     flat = losses.flatten(1)
+    best = torch.stack([one.flatten(1) for one in group]).amin(0) if group else flat
     count = max(1, round(ratio * flat.shape[1]))
     gains: list[float] = []
-    for short, long in pairwise(flat):
+    for short, long in zip(best[:-1], flat[1:], strict=True):
         hard = short.topk(count).indices
         fall = torch.minimum(short, long)[hard].mean() - short[hard].mean()
         gains.append(0.0 - math.expm1(float(fall)))

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,60 @@ def loss_by_context(
         label = f"effective, r = {one.ratio:g}: {sign}{one.length}"
         axes.axvline(one.length, color=color, linestyle=style, linewidth=1.4, label=label)
     axes.legend(frameon=False)
+    _save(figure, path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextCurve:
+    """What one of two models makes of context.
+
+    Attributes:
+        label: Whose it is.
+        points: For each context length its loss.
+        effective: Effective context lengths.
+        by_place: Nats per token by place in the block, with the shortest and the longest context.
+    """
+
+    label: str
+    points: Sequence[ContextPoint]
+    effective: Sequence[EffectiveContext]
+    by_place: tuple[Sequence[float], Sequence[float]]
+
+
+def two_by_context(curves: Sequence[ContextCurve], path: Path, *, title: str) -> None:
+    """Draw what models make of context, and beside it the loss by place in the segment.
+
+    On the right the upper line of a model, with the shortest context, falls along the segment: what
+    stands first in it has least to go by.
+
+    Args:
+        curves: Of the same targets.
+        path: The PNG to write.
+        title: Above the picture.
+    """
+    figure = Figure(figsize=(13, 6.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _dress(left, title, x="tokens of context before the scored block", y="nats per token")
+    _dress(right, "by place in the segment", x="place in the scored block", y="nats per token")
+    for curve, color in zip(curves, COLORS, strict=False):
+        contexts = [point.context for point in curve.points]
+        lengths = ", ".join(
+            f"{'at least ' if one.at_least else ''}{one.length} (r = {one.ratio:g})"
+            for one in curve.effective
+        )
+        label = f"{curve.label}\neffective: {lengths}"
+        losses = [point.loss for point in curve.points]
+        left.plot(contexts, losses, "o-", color=color, label=label, markersize=4)
+        for end, style in ((0, ":"), (-1, "-")):
+            right.plot(
+                curve.by_place[end],
+                style,
+                color=color,
+                label=f"{curve.label}, {contexts[end]} tokens before it",
+            )
+    right.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axes in (left, right):
+        axes.legend(frameon=False, fontsize=9)
     _save(figure, path)
 
 

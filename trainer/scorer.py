@@ -135,7 +135,9 @@ class Scorer:
         self._check(
             Wanted(
                 rows=min(measure.rows, high - low),
-                segment=min(max(measure.segment, measure.size), inputs),
+                segment=min(max(measure.segment, measure.size), inputs)
+                if measure.memory
+                else inputs,  # a window
                 memory=measure.memory,
             ),
             inputs=inputs,

@@ -110,6 +110,35 @@ def test_true_context_is_measured_drawn_and_kept(
     assert [score["memory"] for score in facts["scores"]] == [4]
 
 
+def test_two_models_are_measured_on_the_same_targets_as_one_group(
+    box: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("evaluate", "run", "--context", "--contexts", "0,8,16", "--block", "8", "--json")
+    assert code_of(*words) == 0
+    alone = told(capsys)
+    vanilla = ("--set", "run.name=vanilla", "--set", "model.memory=0")
+    assert code_of("train", "run.toml", *vanilla) == 0
+    assert code_of(*words, "--beside", "vanilla") == 0
+    out = capsys.readouterr().out
+    assert "no memory: context and block are one segment" in out
+    facts = json.loads(out.splitlines()[-1])
+    mine, other = facts["models"]
+    assert [(model["memory"], model["step"]) for model in (mine, other)] == [(8, 2), (0, 2)]
+    for row, known in zip(mine["contexts"], alone["contexts"], strict=True):
+        assert row["nats/token"] == known["nats/token"]
+    for model in (mine, other):
+        assert list(model["nats_by_place"]) == ["0", "16"]
+        for context, row in (("0", 0), ("16", -1)):
+            by_place = model["nats_by_place"][context]
+            assert len(by_place) == 8
+            assert sum(by_place) / 8 == pytest.approx(model["contexts"][row]["nats/token"])
+    kept = Path(facts["files"][0])
+    assert kept.parent == box / "runs" / "run" / "evaluations"
+    assert kept.name != Path(alone["files"][0]).name
+    assert json.loads(kept.read_text())["models"] == facts["models"]
+    assert kept.with_suffix(".png").stat().st_size > 5_000
+
+
 def test_the_record_of_the_run_gets_picture_and_table_once_and_keeps_its_status(box: Path) -> None:
     client, run_id = record(box)
     for _ in range(2):
@@ -239,6 +268,8 @@ def test_the_five_lines_of_the_documentation_write_text(
         ("evaluate run --store nowhere", 3, "nowhere"),
         (f"evaluate run --memory {HUGE}", 2, "GiB at least"),
         (f"evaluate run --context --memory {HUGE}", 2, "GiB at least"),
+        ("evaluate run --beside run", 2, "--beside belong to --context"),
+        ("evaluate run --context --beside nobody", 2, "nobody"),
         (f"evaluate run --rows {HUGE}", 2, "of CPU memory are free"),
         (f"evaluate run --segment {HUGE}", 2, "Lower the largest of them"),
         (f"evaluate run --clamp {HUGE**40}", 2, "--clamp"),

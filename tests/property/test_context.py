@@ -98,6 +98,17 @@ def test_a_context_of_c_is_a_reader_that_forgot_all_before_c_tokens_ago(
         same(found[0, number], wanted)
 
 
+@given(option=options, case=cases(), context=st.integers(0, 30))
+def test_a_model_without_memory_is_given_its_context_as_a_window(
+    option: int, case: tuple[Texts, list[Block], int], context: int
+) -> None:
+    model, (texts, blocks, size) = shared_model(option), case
+    found = measured(model, texts, blocks, size, (context,), memory=0)
+    for number, block in enumerate(blocks):
+        wanted = by_definition(model, texts, block, size=size, context=context)
+        same(found[0, number], wanted)
+
+
 @given(case=cases(), segment=st.integers(1, 9), more=st.integers(0, 40))
 def test_more_context_than_the_document_has_is_all_of_it(
     case: tuple[Texts, list[Block], int], segment: int, more: int
@@ -207,6 +218,23 @@ def test_the_effective_length_is_where_a_step_gains_too_little() -> None:
     longest = effective_context(losses, contexts, ratio=0.1, threshold=0.0)
     assert (longest.length, longest.at_least) == (24, True)
     assert effective_context(losses, contexts, ratio=0.1, threshold=0.9).length == 0
+
+
+def test_in_a_group_a_step_is_worth_what_it_adds_to_the_better_model_with_less() -> None:
+    # Four targets: the first model is better at the shorter context, and gains nothing of its own;
+    # the second catches up at 8 with a gain on its hardest target that the group already had.
+    first, second = torch.full((3, 1, 4), 1.0), torch.full((3, 1, 4), 2.0)
+    second[0, 0, 0], second[1:, 0, 0] = 6.0, 1.0
+    second[2, 0, 1] = 0.5
+    contexts, group = (0, 8, 16), [first, second]
+    alone = effective_context(second, contexts, ratio=0.25)
+    assert alone.gains[0] == pytest.approx(1 - math.exp(-5.0), abs=1e-6)
+    grouped = effective_context(second, contexts, ratio=1.0, group=group)
+    assert grouped.gains == pytest.approx((0, 1 - math.exp(-0.5 / 4)), abs=1e-6)
+    assert effective_context(first, contexts, ratio=1.0, group=group).gains == (0, 0)
+    assert effective_context(second, contexts, ratio=1.0, group=[second]) == effective_context(
+        second, contexts, ratio=1.0
+    )
 
 
 def test_a_point_has_the_mean_and_how_sure_it_is() -> None:
