@@ -7,6 +7,7 @@ import secrets
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 from ray._raylet import (
@@ -21,6 +22,11 @@ from trainer.signals import undisturbed
 from trainer.temp_folder import make_folder, remove_folder
 
 OWN_ENVIRONMENT = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+STARTS, SLOW = 3, "timed out during startup"  # tries of our own Ray, and what Ray says then
+
+
+class NoRayError(RuntimeError):
+    """A Ray of our own does not start."""
 
 
 @contextmanager
@@ -84,6 +90,7 @@ def local_ray(
 
     Raises:
         ConfigError: No cluster answers at `address`.
+        NoRayError: Our own does not start.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address := address or address_of_job(os.environ):
@@ -95,7 +102,7 @@ def local_ray(
     _read_environment()
     folder = make_folder()
     try:
-        ray.init(
+        _start(
             address="local",
             num_cpus=num_cpus,
             include_dashboard=dashboard,
@@ -110,6 +117,27 @@ def local_ray(
             ray.shutdown()
             remove_folder(folder)
         _restore(before)
+
+
+def _start(**options: Any) -> None:
+    # Ray gives its processes 30 s to come up, which no setting changes; on a machine that had to
+    # read them from its disk, or is busy, the next try finds it done.
+    for left in reversed(range(STARTS)):
+        try:
+            ray.init(**options)
+        except Exception as error:
+            if SLOW not in str(error):
+                raise
+            ray.shutdown()
+            if not left:
+                load = os.getloadavg()[0]
+                raise NoRayError(
+                    f"Ray's processes did not come up in 30 s, {STARTS} times: this machine is too "
+                    f"busy (load {load:.1f} on {cores()} cores). Let other work end and "
+                    "give the command again: what was done stays."
+                ) from error
+        else:
+            return
 
 
 @contextmanager

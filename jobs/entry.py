@@ -192,7 +192,7 @@ def explain(error: BaseException) -> tuple[Exit, str]:
         return Exit.BAD_USE, str(error)
     if isinstance(error, OSError) and (told := _explain_disk(error)):
         return told
-    if _is_one_of(error, GONE):
+    if _is_one_of(error, *WITHOUT_RAY):
         return Exit.FAILED, str(error)
     return Exit.FAILED, f"{type(error).__name__}: {error}"
 
@@ -218,12 +218,12 @@ _CANNOT_BE = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
     errno.ENAMETOOLONG, errno.ELOOP,
 )  # fmt: skip
-GONE = ("jobs.ray_jobs", "ClusterGoneError")
+WITHOUT_RAY = (("jobs.ray_jobs", "ClusterGoneError"), ("jobs.cluster", "NoRayError"))
 
 
 def _is_told(error: BaseException) -> bool:
     """Whether a sentence says it all, and a traceback would add nothing."""
-    return _no_room(error) or _broken(error) or _is_one_of(error, GONE)
+    return _no_room(error) or _broken(error) or _is_one_of(error, *WITHOUT_RAY)
 
 
 def _no_room(error: BaseException) -> bool:

@@ -271,7 +271,7 @@ class Machine:
         """Where the run stands, and what it said last."""
         codes = [process.poll() for process in self.processes]
         logs = [
-            f"-- {path.name}\n{path.read_text(errors='replace')[-2500:]}"
+            f"-- {path.name}\n{path.read_text(errors='replace')[-20_000:]}"
             for path in sorted(self.path.glob(f"log-{self._starts:03d}-*.txt"))
         ]
         return "\n".join([f"codes {codes}, step {self.done()}, at {self.committed()}", *logs])

@@ -10,16 +10,44 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jobs.cluster import local_ray
+from jobs.cluster import NoRayError, local_ray
+from jobs.entry import Exit, explain
 from trainer.errors import ConfigError
 
 WORK = """
 import os, sys, time
 from jobs.cluster import local_ray
 from jobs.entry import raise_on_sigterm
+
+if "late" in sys.argv:  # as on a busy machine: Ray looks for its node for 30 s, and in vain
+    import ray._private.node, ray._private.services
+    real = ray._private.services.get_node
+
+    class Clock:
+        now, sleep = 0.0, time.sleep
+
+        def time(self):
+            return time.time()
+
+        def monotonic(self):
+            self.now += 7
+            return self.now
+
+    def blind(*given):
+        if clock.now < 30:
+            raise RuntimeError("not yet")
+        if clock.now < 1000:
+            print("late", flush=True)
+            clock.now = 1000
+            raise RuntimeError("not yet")
+        return real(*given)
+
+    clock = ray._private.node.time = Clock()
+    ray._private.services.get_node = blind
 
 with local_ray(num_cpus=1):
     import ray
@@ -72,8 +100,8 @@ def alive(mark: str) -> list[str]:
     return found
 
 
-def assert_nothing_is_left(box: Path, mark: str) -> None:
-    until = time.monotonic() + 10
+def assert_nothing_is_left(box: Path, mark: str, *, within_s: float = 10) -> None:
+    until = time.monotonic() + within_s
     while alive(mark) and time.monotonic() < until:
         time.sleep(0.1)
     assert alive(mark) == []
@@ -108,3 +136,30 @@ def test_a_cluster_that_does_not_answer_is_told_with_its_address() -> None:
         local_ray(address="127.0.0.1:1"),
     ):
         pass
+
+
+def test_a_ray_that_comes_up_too_late_is_started_again(box: Path) -> None:
+    mark = uuid.uuid4().hex
+    out, err = start(box, mark, "late").communicate(timeout=240)
+    assert out.splitlines() == ["late", "42 1.0", "token 64", "['RAY_ADDRESS']"], err
+    # Agents of the first node still try to tell somebody that it is gone.
+    assert_nothing_is_left(box, mark, within_s=180)
+
+
+def test_a_ray_that_never_comes_up_is_told_and_leaves_no_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+
+    tries: list[Path] = []
+
+    def init(**options: Any) -> None:
+        tries.append(Path(options["_temp_dir"]))
+        raise Exception("The current node timed out during startup.")  # noqa: TRY002 - as Ray does
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(NoRayError, match="3 times: this machine is too busy"), local_ray():
+        pass
+    assert len(tries) == 3
+    assert not any(folder.exists() for folder in tries)
+    assert explain(NoRayError("It is busy.")) == (Exit.FAILED, "It is busy.")
