@@ -18,7 +18,7 @@ from trainer.checkpoint import checkpoint_name
 from trainer.endings import ended_before_it_began, ended_without_workers
 from trainer.run_folder import RunFolder
 from trainer.signals import StopWish
-from trainer.stop_request import DRIVER, STOP, ask_to_stop, asked_to_stop, driving
+from trainer.stop_request import DRIVER, STOP, ask_to_stop, asked_to_stop, await_end, driving
 
 
 @pytest.fixture
@@ -64,6 +64,20 @@ def test_who_drives_a_run_shows_life_from_the_first_and_rests_only_what_is_its_o
         folder.write_json(DRIVER, {"launch": "another"})
     assert folder.last_beat() is not None
     assert folder.read_json(DRIVER) == {"launch": "another"}
+
+
+@pytest.mark.parametrize("told", ["", "{}", "[1]", "\0" * 50])
+def test_a_damaged_sign_of_who_drives_neither_ends_a_run_nor_keeps_it_from_going_on(
+    folder: RunFolder, told: str
+) -> None:
+    sign = folder.path / DRIVER
+    sign.write_text(told)
+    assert ask_to_stop(folder)  # somebody may drive it
+    assert not await_end(folder, wait_s=0)
+    with driving(folder, launch="a"):
+        assert not asked_to_stop(folder)
+        assert folder.is_driven_by("a")
+        sign.write_text(told)
 
 
 def _begin_and_leave(folder: RunFolder, *, begun: bool) -> None:
