@@ -486,7 +486,25 @@ def _client(uri: str) -> MlflowClient:
     for name, value in PATIENCE.items():
         os.environ.setdefault(name, value)
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # not how it makes its tables
+    # Nor a traceback each time that a database is locked or gone: it raises too, and we tell.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     return MlflowClient(tracking_uri=uri)
+
+
+def _recorded(uri: str, run_id: str) -> MlflowClient:
+    """A client of the MLflow that has run `run_id`.
+
+    Raises:
+        ConfigError: It has it no more.
+    """
+    again = f"Put it back; without it, `longrow resume` of run {run_id} begins another record."
+    file = Path(uri.removeprefix("sqlite:///").partition("?")[0])
+    if uri.startswith("sqlite:///") and not file.is_file():  # MLflow would make an empty one
+        raise ConfigError(f"MLflow's file {file} is not there any more. {again}")
+    client = _client(uri)
+    if not _known(client, run_id):
+        raise ConfigError(f"MLflow at {uri} has lost what it had of this run. {again}")
+    return client
 
 
 def _begin(client: MlflowClient, run: TrackedRun) -> str:
@@ -512,7 +530,7 @@ def end_if_running(uri: str, run_id: str, *, status: str = "KILLED") -> bool:
         ConfigError: MLflow cannot be reached there, or does not know the run.
     """
     try:
-        client = _client(uri)
+        client = _recorded(uri, run_id)
         if client.get_run(run_id).info.status != "RUNNING":
             return False
         client.set_terminated(run_id, status)
@@ -545,7 +563,7 @@ def add_to_run(
         ConfigError: MLflow cannot be reached there, or does not know the run.
     """
     try:
-        client = _client(uri)
+        client = _recorded(uri, run_id)
         for file in files:
             client.log_artifact(run_id, str(file), "pictures")
         for name, rows in tables.items():
