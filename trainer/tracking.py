@@ -43,7 +43,7 @@ ANSWER_S = 10.0  # that a server may take to say whether it knows a run; its fir
 # another's: no fault of what was sent.
 AWAY = re.compile(
     r"failed with (timeout )?exception|error code (401|403|408|429|5\d\d)|"
-    "OperationalError|is locked"
+    "OperationalError|DatabaseError|is locked"
 )
 # A server that hangs is given up soon: what it misses is sent again.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
@@ -378,7 +378,8 @@ class Tracker:
             if away or self._tries < TRIES:  # that it cannot be reached is no fault of the act
                 self._tell(error)
                 return False
-            self._warn(f"MLflow did not record one thing ({type(error).__name__}: {error}).")
+            what = f"{type(error).__name__}: {_first(error)[:160]}"  # never a page of SQL
+            self._warn(f"MLflow did not record one thing ({what}).")
         self._tries = 0
         return True
 
@@ -534,10 +535,12 @@ def end_if_running(uri: str, run_id: str, *, status: str = "KILLED") -> bool:
         if client.get_run(run_id).info.status != "RUNNING":
             return False
         client.set_terminated(run_id, status)
-    except (MlflowException, OSError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # a database that is damaged or full says so in many ways
         raise ConfigError(
-            f"MLflow at {uri} cannot be used for run {run_id} "
-            f"({_first(error)[:160]}). Start its server and try again."
+            f"MLflow at {uri} cannot be used for run {run_id} ({_first(error)[:160]}). "
+            "Start its server, or put its file back, and try again."
         ) from error
     return True
 
@@ -571,8 +574,10 @@ def add_to_run(
             if name not in there:
                 columns = {key: [row[key] for row in rows] for key in rows[0]}
                 client.log_table(run_id, columns, name)
-    except (MlflowException, OSError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:
         raise ConfigError(
-            f"MLflow at {uri} did not take it ({_first(error)[:160]}). Start its "
-            "server and evaluate again; the run's folder has everything all the same."
+            f"MLflow at {uri} did not take it ({_first(error)[:160]}). Start its server, or put "
+            "its file back, and evaluate again; the run's folder has everything all the same."
         ) from error

@@ -33,3 +33,15 @@ def test_a_run_that_mlflow_does_not_know_is_not_a_server_to_be_started(
         with pytest.raises(ConfigError, match="has lost what it had of this run") as caught:
             act(f"sqlite:///{file}", "1f")
         assert "Start its server" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_a_sentence_and_no_fault_of_what_was_sent(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mlflow.db"
+    file.write_bytes(b"garbage" * 1000)
+    for act in ACTS:
+        with pytest.raises(ConfigError, match=r"file is not a database") as caught:
+            act(f"sqlite:///{file}", "1f")
+        assert tracking.AWAY.search(str(caught.value.__cause__))
+        assert "\n" not in str(caught.value)
