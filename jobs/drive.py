@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -340,5 +340,9 @@ def _summary(
 
 
 def say(sentence: str) -> None:
-    """Say something to the person, above the progress bar where there is one."""
-    tqdm.write(sentence, file=sys.stderr)
+    """Say something to the person, above the progress bar where there is one.
+
+    A terminal that was closed, or a full disk behind it, takes no run with it.
+    """
+    with suppress(OSError):
+        tqdm.write(sentence, file=sys.stderr)
