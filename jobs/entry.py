@@ -161,8 +161,21 @@ def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:
         print(f"longrow: {visible(message)}", file=sys.stderr, flush=True)
         outcome = Outcome(facts={"error": message}, code=code)
     if "--json" in words:
-        print(json.dumps({**outcome.facts, "exit_code": int(outcome.code)}), flush=True)
+        try:
+            print(json.dumps({**outcome.facts, "exit_code": int(outcome.code)}), flush=True)
+        except OSError as error:  # its reader has left, or its disk is full
+            return _unheard(error)
     return outcome.code
+
+
+def _unheard(error: OSError) -> Exit:
+    """Say on stderr that stdout takes nothing, and let nothing more go there as we end."""
+    if not isinstance(error, BrokenPipeError):
+        message = f"Standard output: {error.strerror}. The command's work is done."
+        print(f"longrow: {message}", file=sys.stderr, flush=True)
+    with suppress(OSError, ValueError):  # no descriptor: nothing is left to be flushed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.FAILED
 
 
 def explain(error: BaseException) -> tuple[Exit, str]:

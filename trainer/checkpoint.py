@@ -400,9 +400,16 @@ def save_tensors(tensors: Mapping[str, Tensor], file: Path, *, rows: tuple[int, 
     try:
         save_file(dict(tensors), file, metadata={"rows": f"{rows[0]}:{rows[1]}"})
     except SafetensorError as error:  # how it says that the disk is full
-        raise OSError(f"{file} cannot be written: {error}") from error
+        raise _refused(file, str(error)) from error
     file.chmod(mode)
     sync(file)
+
+
+def _refused(file: Path, told: str) -> OSError:
+    """What the disk said, which safetensors tells in words alone."""
+    if found := re.search(r"\(os error (\d+)\)", told):
+        return OSError(int(found[1]), os.strerror(int(found[1])), str(file))
+    return OSError(f"{file} cannot be written: {told}")
 
 
 def describe_file(file: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from model.memory import Memory
@@ -26,6 +27,7 @@ from trainer.checkpoint import (
     load_weights,
     newest_whole,
     read_state,
+    save_tensors,
 )
 from trainer.errors import ConfigError
 from trainer.retention import drop_old
@@ -362,6 +364,18 @@ def test_a_file_that_the_disk_does_not_give_is_a_fault(
     newest, passed = newest_whole(tmp_path, [began(1, 0)])
     assert newest == good
     assert "optimizer.safetensors cannot be read: Input/output error" in passed[0]
+
+
+def test_a_disk_that_refuses_tensors_says_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: Any, **_kwargs: Any) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space (os error 28)")
+
+    monkeypatch.setattr("trainer.checkpoint.save_file", full)
+    with pytest.raises(OSError, match=r"model\.safetensors") as caught:
+        save_tensors({}, tmp_path / "model.safetensors", rows=(0, 1))
+    assert caught.value.errno == errno.ENOSPC
 
 
 def test_a_colleague_may_read_tensors_where_he_may_read_the_rest(tmp_path: Path) -> None:
