@@ -1,12 +1,13 @@
 """From a config to a verdict: check, take the run's folder, track, start the workers, sum up."""
 
+import errno
 import os
 import secrets
 import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from tqdm import tqdm
 
 from jobs.config import RunConfig
 from jobs.ending import OVERTAKEN, code_of, keep_all, message_of
-from jobs.entry import Exit, Terminated, sent
+from jobs.entry import Exit, Terminated, mute, sent
 from jobs.hearing import Claim, claimed
 from jobs.progress import Progress
 from jobs.track import Track, track
@@ -344,5 +345,8 @@ def say(sentence: str) -> None:
 
     A terminal that was closed, or a full disk behind it, takes no run with it.
     """
-    with suppress(OSError):
+    try:
         tqdm.write(sentence, file=sys.stderr)
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.EPIPE):  # for good: the last sentence is not to fail
+            mute(sys.stderr)

@@ -4,6 +4,8 @@ import errno
 import io
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -96,6 +98,15 @@ def test_a_terminal_that_is_gone_takes_no_run_with_it(
         bar.show(1, 9, "loss 1")
         bar.show(2, 9, "loss 1")
         say("A sentence.")
+
+
+def test_what_is_said_after_a_terminal_is_gone_fails_no_more() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "from jobs.drive import say; say('one'); import click; click.echo('two', err=True)"
+    ended = subprocess.run([sys.executable, "-c", code], stderr=writer, check=False, timeout=120)
+    os.close(writer)
+    assert ended.returncode == 0
 
 
 def test_who_drives_a_run_shows_life_from_the_first_and_rests_only_what_is_its_own(
