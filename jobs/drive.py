@@ -1,5 +1,6 @@
 """From a config to a verdict: check, take the run's folder, track, start the workers, sum up."""
 
+import errno
 import os
 import secrets
 import signal
@@ -15,7 +16,7 @@ from tqdm import tqdm
 
 from jobs.config import RunConfig
 from jobs.ending import OVERTAKEN, code_of, keep_all, message_of
-from jobs.entry import Exit, Terminated, sent
+from jobs.entry import Exit, Terminated, mute, sent
 from jobs.hearing import Claim, claimed
 from jobs.progress import Progress
 from jobs.track import Track, track
@@ -340,5 +341,12 @@ def _summary(
 
 
 def say(sentence: str) -> None:
-    """Say something to the person, above the progress bar where there is one."""
-    tqdm.write(sentence, file=sys.stderr)
+    """Say something to the person, above the progress bar where there is one.
+
+    A terminal that was closed, or a full disk behind it, takes no run with it.
+    """
+    try:
+        tqdm.write(sentence, file=sys.stderr)
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.EPIPE):  # for good: the last sentence is not to fail
+            mute(sys.stderr)

@@ -17,7 +17,7 @@ from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -146,7 +146,7 @@ def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:
     try:
         outcome = work()
     except BrokenPipeError:  # the reader of our output has left: nobody to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        mute(sys.stdout)
         return Exit.FAILED
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code == signal.SIGTERM:
@@ -161,8 +161,26 @@ def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:
         print(f"longrow: {visible(message)}", file=sys.stderr, flush=True)
         outcome = Outcome(facts={"error": message}, code=code)
     if "--json" in words:
-        print(json.dumps({**outcome.facts, "exit_code": int(outcome.code)}), flush=True)
+        try:
+            print(json.dumps({**outcome.facts, "exit_code": int(outcome.code)}), flush=True)
+        except OSError as error:  # its reader has left, or its disk is full
+            return _unheard(error)
     return outcome.code
+
+
+def _unheard(error: OSError) -> Exit:
+    """Say on stderr that stdout takes nothing, and let nothing more go there as we end."""
+    if not isinstance(error, BrokenPipeError):
+        message = f"Standard output: {error.strerror}. The command's work is done."
+        print(f"longrow: {message}", file=sys.stderr, flush=True)
+    mute(sys.stdout)
+    return Exit.FAILED
+
+
+def mute(stream: TextIO) -> None:
+    """Let nothing more go to a stream whose reader has left, and nothing of it fail."""
+    with suppress(OSError, ValueError):  # no descriptor: nothing is left to be flushed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def explain(error: BaseException) -> tuple[Exit, str]:

@@ -60,7 +60,7 @@ def evaluations_of(found: Found) -> Path:
 def _record(found: Found, name: str, *, rows: Sequence[Mapping[str, Any]], picture: Path) -> None:
     """Add it to the run's record in MLflow, where it has one and tracking is not off."""
     folder = found.folder
-    known = folder.read_json("mlflow.json") if folder else None
+    known = folder.record() if folder else {}
     config = (folder.read_json("config.json") if folder else None) or {}
     if not known or config.get("tracking", {}).get("uri") == OFF:
         return

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -48,10 +49,11 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for line in reversed(self._lines):
-            line.close()
-        if self._bar is not None:
-            self._bar.close()
+        with suppress(OSError):
+            for line in reversed(self._lines):
+                line.close()
+            if self._bar is not None:
+                self._bar.close()
 
     def show(
         self, done: int, total: int | None = None, note: str = "", details: Sequence[str] = ()
@@ -63,7 +65,13 @@ class Progress:
             total: In units, if known.
             note: Shown beside it.
             details: Lines that stand below the bar, for a person only.
+
+        What nobody can see any more, for the terminal was closed, is not said.
         """
+        with suppress(OSError):
+            self._show(done, total, note, details)
+
+    def _show(self, done: int, total: int | None, note: str, details: Sequence[str]) -> None:
         if self._bar is not None:
             for place, detail in enumerate(details):
                 if place == len(self._lines):

@@ -123,8 +123,8 @@ def _runs_in(folder: str) -> "list[RunFolder]":
 
 
 def _reap(folder: "RunFolder", *, status: str) -> bool:
-    known = folder.read_json("mlflow.json")
-    if known is None:
+    known = folder.record()
+    if not known:
         return False
     from trainer.tracking import end_if_running
 

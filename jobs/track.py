@@ -13,7 +13,7 @@ from pipeline.store import Store
 from trainer.checkpoint import checkpoints, step_of
 from trainer.errors import ConfigError
 from trainer.remote_run import RemoteRun
-from trainer.run_folder import RunFolder
+from trainer.run_folder import MLFLOW, RunFolder
 from trainer.settings import check_no_credentials
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def track(
 
     corpora = _corpora(store)
     weights = count_weights(replace(config.model, vocab_size=store.vocab_size))
-    known = folder.read_json("mlflow.json") or {}
+    known = folder.record()
     run = TrackedRun(
         experiment=config.tracking.experiment,
         artifacts=(_beside(uri, folder) / "mlartifacts").as_uri()
@@ -120,7 +120,7 @@ def track(
     run_id = known.get("run_id", "") if known.get("uri") == uri else ""
     tracker = Tracker.start(uri, run, run_id=run_id, warn=warn, counts=folder.counts)
     if tracker.run_id != run_id:
-        folder.write_json("mlflow.json", {"run_id": tracker.run_id, "uri": uri})
+        folder.write_json(MLFLOW, {"run_id": tracker.run_id, "uri": uri})
         tracker.datasets(
             CorpusInput(
                 # MLflow takes an input of a name and a digest once: both splits have one digest.

@@ -85,33 +85,54 @@ def faults(
         sizes: Bytes of the files that lie elsewhere, where tensors are not to be read.
     """
     sizes = sizes or {}
-    try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        files = dict(manifest["files"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return [f"{path}/manifest.json cannot be read: {error}"]
-    if manifest.get("version") != MANIFEST_VERSION:
-        return [
-            f"{path}/manifest.json has version {manifest.get('version')}, not {MANIFEST_VERSION}"
-        ]
-    wanted = _names(manifest.get("world_size"))
+    manifest, wrong = _manifest_of(path)
+    if wrong:
+        return [wrong]
+    files, world_size = manifest["files"], manifest.get("world_size")
+    if not isinstance(world_size, int) or world_size not in range(1, len(files) + 1):
+        return [f"{path}/manifest.json is damaged: {world_size} ranks wrote {len(files)} files"]
+    wanted = _names(world_size)
     if AVERAGE in files or (path / AVERAGE).exists():  # of some runs alone
         wanted.add(AVERAGE)
     if set(files) != wanted:
         odd = ", ".join(sorted(set(files) ^ wanted))
         return [f"{path}/manifest.json does not list the files of a checkpoint: {odd}"]
-    found: list[str] = []
-    for name, told in files.items():
-        file = path / name
-        if not isinstance(told, dict) or not {"size", "sha256"} <= told.keys():
-            found.append(f"{path}/manifest.json says neither size nor sha256 of {name}")
-        elif not file.is_file() and name not in sizes:
-            found.append(f"{file} is missing")
-        elif (size := _size(file, sizes)) != told["size"]:
-            found.append(f"{file} has {size:,} bytes, its manifest says {told['size']:,}")
-        elif (tensors or file.suffix == ".json") and _sha256(file) != told["sha256"]:
-            found.append(f"{file} does not have the sha256 of its manifest")
-    return found
+    found = [_fault(path, name, told, tensors=tensors, sizes=sizes) for name, told in files.items()]
+    return [fault for fault in found if fault]
+
+
+def _manifest_of(path: Path) -> tuple[dict[str, Any], str]:
+    """The manifest of a checkpoint, with a table under "files"; or what is wrong with it."""
+    file = path / "manifest.json"
+    try:
+        manifest = json.loads(file.read_bytes())
+    except OSError as error:
+        return {}, f"{file} cannot be read: {error.strerror or error}"
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or brackets without end
+        return {}, f"{file} is damaged: {error}"
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        return {}, f"{file} is damaged: it lists no files"
+    if manifest.get("version") != MANIFEST_VERSION:
+        return manifest, f"{file} has version {manifest.get('version')}, not {MANIFEST_VERSION}"
+    return manifest, ""
+
+
+def _fault(path: Path, name: str, told: Any, *, tensors: bool, sizes: Mapping[str, int]) -> str:
+    """What is wrong with file `name` of a checkpoint, of which its manifest has `told`."""
+    file = path / name
+    size, sha256 = (told.get("size"), told.get("sha256")) if isinstance(told, dict) else (0, 0)
+    if not isinstance(size, int) or not isinstance(sha256, str):
+        return f"{path}/manifest.json says neither size nor sha256 of {name}"
+    try:
+        if not file.is_file() and name not in sizes:
+            return f"{file} is missing"
+        if (found := _size(file, sizes)) != size:
+            return f"{file} has {found:,} bytes, its manifest says {size:,}"
+        if (tensors or file.suffix == ".json") and _sha256(file) != sha256:
+            return f"{file} does not have the sha256 of its manifest"
+    except OSError as error:
+        return f"{file} cannot be read: {error.strerror or error}"
+    return ""
 
 
 def faults_of(run: RunFolder, path: Path, *, tensors: bool = True) -> list[str]:
@@ -185,10 +206,12 @@ def newest_whole(
         look: Says what is wrong with one.
 
     Raises:
-        CheckpointError: There are checkpoints, and none of them is whole.
+        CheckpointError: There are checkpoints, and none of them is whole; or one is not damaged and
+            can all the same not be gone on from.
     """
     passed: list[str] = []
     for path in reversed(living(folder, attempts)):
+        _refuse_to_pass_over(path)
         wrong = look(path)
         if not wrong:
             return path, passed
@@ -199,6 +222,33 @@ def newest_whole(
             "or move that folder away to train from step 0."
         )
     return None, passed
+
+
+def _refuse_to_pass_over(path: Path) -> None:
+    """Refuse a checkpoint that others can read: to go on from an older one would lose its steps.
+
+    Raises:
+        CheckpointError: It was written by a newer version, or by somebody whose files we may not
+            read.
+    """
+    try:
+        for file in sorted(path.iterdir()):
+            if file.is_file():
+                file.open("rb").close()
+    except PermissionError as error:
+        raise CheckpointError(
+            f"{error.filename or path} may not be read by this user. Give the right to it (chown, "
+            "chmod), or move that folder away to go on from an older one."
+        ) from error
+    except OSError:
+        return  # the one who looks says more
+    version = _manifest_of(path)[0].get("version")
+    if isinstance(version, int) and version > MANIFEST_VERSION:
+        raise CheckpointError(
+            f"{path} was written by a newer longrow: its manifest has version {version}, this one "
+            f"reads {MANIFEST_VERSION}. Go on with the version that wrote it, or move that folder "
+            "away to go on from an older one."
+        )
 
 
 def drop_unfinished(folder: Path, *, attempt: int) -> None:
@@ -302,10 +352,11 @@ def load_memory(path: Path, rows: tuple[int, int], device: torch.device) -> Memo
     return Memory(states=torch.cat(states, dim=1).to(device), usable=torch.cat(usable).to(device))
 
 
-def _names(world_size: Any) -> set[str]:
+def _names(world_size: int) -> set[str]:
     """The files of a checkpoint by so many ranks; bare names, so that none leads elsewhere."""
-    ranks = range(world_size) if isinstance(world_size, int) else ()
-    of_ranks = {name for k in ranks for name in (f"rank-{k}.json", f"memory-{k}.safetensors")}
+    of_ranks = {
+        name for k in range(world_size) for name in (f"rank-{k}.json", f"memory-{k}.safetensors")
+    }
     return {WEIGHTS, OPTIMIZER, "state.json"} | of_ranks
 
 
@@ -344,11 +395,21 @@ def save_tensors(tensors: Mapping[str, Tensor], file: Path, *, rows: tuple[int, 
     Raises:
         OSError: The disk refused.
     """
+    file.touch()
+    mode = file.stat().st_mode  # as the umask has it; safetensors would let nobody else read
     try:
         save_file(dict(tensors), file, metadata={"rows": f"{rows[0]}:{rows[1]}"})
     except SafetensorError as error:  # how it says that the disk is full
-        raise OSError(f"{file} cannot be written: {error}") from error
+        raise _refused(file, str(error)) from error
+    file.chmod(mode)
     sync(file)
+
+
+def _refused(file: Path, told: str) -> OSError:
+    """What the disk said, which safetensors tells in words alone."""
+    if found := re.search(r"\(os error (\d+)\)", told):
+        return OSError(int(found[1]), os.strerror(int(found[1])), str(file))
+    return OSError(f"{file} cannot be written: {told}")
 
 
 def describe_file(file: Path) -> dict[str, Any]:

@@ -36,7 +36,7 @@ _OF_A_STEP = re.compile(
     r"(?:memory_|context_)?step_(\d+)(?:_[LM]\d+)?(?:-[0-9a-f]{8})?\.(?:json|png)$"
 )
 HEARTBEAT, BY_MINUTES = "heartbeat", "by_minutes.json"
-CHECKPOINTS, DRIVER = "checkpoints", "driver.json"
+CHECKPOINTS, DRIVER, MLFLOW = "checkpoints", "driver.json", "mlflow.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +123,39 @@ class RunFolder:
             if not launch or self.is_driven_by(launch):
                 (self.path / HEARTBEAT).touch()
 
+    def driver(self) -> dict[str, Any] | None:
+        """Who drives the run; None where nobody does, empty where driver.json cannot be read.
+
+        It is a sign and no more: which attempt may write is said elsewhere. A run does not end, and
+        does not fail to go on, for a damaged one.
+        """
+        try:
+            return self.read_json(DRIVER)
+        except DataError:
+            return {}
+
     def is_driven_by(self, launch: str) -> bool:
         """Whether driver.json says that this start of the run drives it."""
-        driver = self.read_json(DRIVER)
-        return driver is not None and driver.get("launch") == launch
+        return (self.driver() or {}).get("launch") == launch
+
+    def record(self) -> dict[str, str]:
+        """The run's record in MLflow, `run_id` and `uri`; empty where it has none.
+
+        Raises:
+            DataError: mlflow.json is damaged.
+        """
+        told: dict[str, Any] | None = {}
+        with suppress(DataError):
+            told = self.read_json(MLFLOW)
+        if told is None:
+            return {}
+        if not all(isinstance(told.get(key), str) for key in ("run_id", "uri")):
+            raise DataError(
+                f"{self.named(str(self.path / MLFLOW))} is damaged: it does not say which MLflow "
+                "run this is. Put it back from a copy; or remove it, and the run begins another "
+                "record there."
+            )
+        return told
 
     def last_beat(self) -> float | None:
         """When the last sign of life was left, in seconds since 1970; None if the run has ended."""

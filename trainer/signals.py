@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop: the first asks, the second ends at once."""
+"""Ctrl-C, SIGTERM and SIGHUP as a wish to stop: the first asks, the second ends at once."""
 
 import signal
 import threading
@@ -22,11 +22,16 @@ class StopWish:
         return "" if self.signal is None else f"{self.signal.name} was received"
 
     def ask(self, number: int, _frame: FrameType | None) -> None:
-        """Take a signal: the first is remembered, a second ends at once, as the first would."""
+        """Take a signal: the first is remembered, a second ends at once, as the first would.
+
+        SIGHUP is no second: of a terminal that closes, the kernel and the shell each send one.
+        """
         if self.signal is not None:
-            if self.signal is signal.SIGTERM:
-                raise SystemExit(int(signal.SIGTERM))
-            raise KeyboardInterrupt
+            if number == signal.SIGHUP:
+                return
+            if self.signal is signal.SIGINT:
+                raise KeyboardInterrupt
+            raise SystemExit(int(signal.SIGTERM))
         self.signal = signal.Signals(number)
 
 
@@ -34,14 +39,16 @@ class StopWish:
 def stop_wish(came: signal.Signals | None = None) -> Iterator[StopWish]:
     """Own SIGINT and SIGTERM for the `with` block; enter it after `ray.init`, which takes SIGTERM.
 
-    The handlers only remember. In the main thread only, as Python demands.
+    SIGHUP too, unless it is ignored, as under nohup. The handlers only remember. In the main thread
+    only, as Python demands.
 
     Args:
         came: What was sent before, and has not ended the process.
     """
     wish = StopWish()
     wish.signal = came
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,)))
     before = {number: signal.signal(number, wish.ask) for number in numbers}
     try:
         yield wish

@@ -3,6 +3,7 @@
 What lies in a checkpoint, and how it is found and read again, says checkpoint.py.
 """
 
+import errno
 import json
 import shutil
 import time
@@ -153,8 +154,10 @@ def check_room(folder: Path, *, size_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < size_bytes:
         raise OSError(
-            f"{folder} has {free:,} bytes free, the next checkpoint takes {size_bytes:,}. Make "
-            "room there, or lower checkpoint.keep_last and checkpoint.keep_best."
+            errno.ENOSPC,
+            f"{free:,} bytes are free, the next checkpoint takes {size_bytes:,}; to keep fewer, "
+            "lower checkpoint.keep_last and checkpoint.keep_best",
+            str(folder),
         )
 
 

@@ -27,7 +27,7 @@ def driving(folder: RunFolder, *, launch: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if folder.read_json(DRIVER) == told:  # else a later start has taken the run over
+        if folder.driver() == told:  # else a later start has taken the run over
             for name in (STOP, DRIVER):
                 folder.remove(name)
             folder.rest()
@@ -40,8 +40,8 @@ def asked_to_stop(folder: RunFolder) -> bool:
 
 def ask_to_stop(folder: RunFolder) -> bool:
     """Ask the run's driver to stop after the current step; False if no process drives the run."""
-    driver = folder.read_json(DRIVER)
-    if driver is None or is_dead(driver["process"]):
+    driver = folder.driver()
+    if driver is None or is_dead(driver.get("process")):
         return False
     folder.write_json(STOP, {"host": socket.gethostname(), "pid": os.getpid()})
     return True
@@ -51,8 +51,8 @@ def await_end(folder: RunFolder, *, wait_s: float, poll_s: float = 0.2) -> bool:
     """Whether the driver ends within `wait_s`."""
     end = time.monotonic() + wait_s
     while True:
-        driver = folder.read_json(DRIVER)
-        if driver is None or is_dead(driver["process"]):
+        driver = folder.driver()
+        if driver is None or is_dead(driver.get("process")):
             return True
         if time.monotonic() >= end:
             return False

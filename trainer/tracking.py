@@ -43,7 +43,7 @@ ANSWER_S = 10.0  # that a server may take to say whether it knows a run; its fir
 # another's: no fault of what was sent.
 AWAY = re.compile(
     r"failed with (timeout )?exception|error code (401|403|408|429|5\d\d)|"
-    "OperationalError|is locked"
+    "OperationalError|DatabaseError|is locked"
 )
 # A server that hangs is given up soon: what it misses is sent again.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
@@ -378,7 +378,8 @@ class Tracker:
             if away or self._tries < TRIES:  # that it cannot be reached is no fault of the act
                 self._tell(error)
                 return False
-            self._warn(f"MLflow did not record one thing ({type(error).__name__}: {error}).")
+            what = f"{type(error).__name__}: {_first(error)[:160]}"  # never a page of SQL
+            self._warn(f"MLflow did not record one thing ({what}).")
         self._tries = 0
         return True
 
@@ -486,7 +487,25 @@ def _client(uri: str) -> MlflowClient:
     for name, value in PATIENCE.items():
         os.environ.setdefault(name, value)
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # not how it makes its tables
+    # Nor a traceback each time that a database is locked or gone: it raises too, and we tell.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     return MlflowClient(tracking_uri=uri)
+
+
+def _recorded(uri: str, run_id: str) -> MlflowClient:
+    """A client of the MLflow that has run `run_id`.
+
+    Raises:
+        ConfigError: It has it no more.
+    """
+    again = f"Put it back; without it, `longrow resume` of run {run_id} begins another record."
+    file = Path(uri.removeprefix("sqlite:///").partition("?")[0])
+    if uri.startswith("sqlite:///") and not file.is_file():  # MLflow would make an empty one
+        raise ConfigError(f"MLflow's file {file} is not there any more. {again}")
+    client = _client(uri)
+    if not _known(client, run_id):
+        raise ConfigError(f"MLflow at {uri} has lost what it had of this run. {again}")
+    return client
 
 
 def _begin(client: MlflowClient, run: TrackedRun) -> str:
@@ -512,14 +531,16 @@ def end_if_running(uri: str, run_id: str, *, status: str = "KILLED") -> bool:
         ConfigError: MLflow cannot be reached there, or does not know the run.
     """
     try:
-        client = _client(uri)
+        client = _recorded(uri, run_id)
         if client.get_run(run_id).info.status != "RUNNING":
             return False
         client.set_terminated(run_id, status)
-    except (MlflowException, OSError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # a database that is damaged or full says so in many ways
         raise ConfigError(
-            f"MLflow at {uri} cannot be used for run {run_id} "
-            f"({_first(error)[:160]}). Start its server and try again."
+            f"MLflow at {uri} cannot be used for run {run_id} ({_first(error)[:160]}). "
+            "Start its server, or put its file back, and try again."
         ) from error
     return True
 
@@ -545,7 +566,7 @@ def add_to_run(
         ConfigError: MLflow cannot be reached there, or does not know the run.
     """
     try:
-        client = _client(uri)
+        client = _recorded(uri, run_id)
         for file in files:
             client.log_artifact(run_id, str(file), "pictures")
         for name, rows in tables.items():
@@ -553,8 +574,10 @@ def add_to_run(
             if name not in there:
                 columns = {key: [row[key] for row in rows] for key in rows[0]}
                 client.log_table(run_id, columns, name)
-    except (MlflowException, OSError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:
         raise ConfigError(
-            f"MLflow at {uri} did not take it ({_first(error)[:160]}). Start its "
-            "server and evaluate again; the run's folder has everything all the same."
+            f"MLflow at {uri} did not take it ({_first(error)[:160]}). Start its server, or put "
+            "its file back, and evaluate again; the run's folder has everything all the same."
         ) from error

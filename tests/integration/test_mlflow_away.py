@@ -187,7 +187,9 @@ def test_a_server_that_hangs_holds_neither_the_start_nor_an_end_at_once(
 
 
 @pytest.mark.usefixtures("server")
-def test_a_locked_database_is_waited_for(tmp_path: Path) -> None:
+def test_a_locked_database_is_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     uri, warnings = f"sqlite:///{tmp_path}/mlflow.db", list[str]()
     run = TrackedRun(
         experiment="locked", artifacts=tmp_path.as_uri(), name="run", params={}, tags={}
@@ -208,6 +210,7 @@ def test_a_locked_database_is_waited_for(tmp_path: Path) -> None:
     )
     assert len(warnings) == 1
     assert AWAY.search(warnings[0])  # so that it is no defect of what was sent
+    assert "Traceback" not in capsys.readouterr().err  # MLflow's own, of what a sentence tells
     found = client.get_run(tracker.run_id)
     assert len(client.search_logged_models([found.info.experiment_id])) == 1
 

@@ -1,11 +1,15 @@
 """A checkpoint is whole or it is none, and every rank finds its rows in it."""
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from model.memory import Memory
@@ -23,6 +27,7 @@ from trainer.checkpoint import (
     load_weights,
     newest_whole,
     read_state,
+    save_tensors,
 )
 from trainer.errors import ConfigError
 from trainer.retention import drop_old
@@ -283,5 +288,97 @@ def test_a_manifest_that_lists_other_files_is_a_fault(tmp_path: Path, name: str)
     manifest["files"][name] = {"size": 0, "sha256": ""}
     (path / "manifest.json").write_text(json.dumps(manifest))
     assert f"does not list the files of a checkpoint: {name}" in faults(path)[0]
-    (path / "manifest.json").write_text(json.dumps(manifest | {"files": {}}))
-    assert "does not list" in faults(path)[0]
+    for world_size in (0, -1, 10**12, 2.0, "2", None):
+        wrong = manifest | {"world_size": world_size}
+        (path / "manifest.json").write_text(json.dumps(wrong))
+        assert "manifest.json is damaged" in faults(path)[0]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "[" * 100_000,
+        "[1, 2]",
+        '{"version": 1, "files": "all", "world_size": 1}',
+        '{"version": 1, "files": {}, "world_size": 1000000000000}',
+        '{"version": "1", "files": {}, "world_size": 1}',
+    ],
+)
+def test_whatever_stands_in_a_manifest_is_a_fault_and_no_more(tmp_path: Path, told: str) -> None:
+    (save(tmp_path) / "manifest.json").write_text(told)
+    good = save(tmp_path, step=4)
+    newest, passed = newest_whole(tmp_path, [began(1, 0)])
+    assert newest == good
+    assert len(passed) == 1
+    assert "manifest.json" in passed[0]
+
+
+@pytest.mark.parametrize("size", ["big", None, [], 10**30])
+def test_a_size_that_is_none_is_a_fault(tmp_path: Path, size: object) -> None:
+    path = save(tmp_path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"]["model.safetensors"]["size"] = size
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert "model.safetensors" in faults(path)[0]
+
+
+def test_a_checkpoint_of_a_newer_version_is_not_passed_over(tmp_path: Path) -> None:
+    save(tmp_path, step=4)
+    path = save(tmp_path, step=5)
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | {"version": 2}))
+    with pytest.raises(CheckpointError, match=r"a0001.*newer longrow.*version 2.*that wrote it"):
+        newest_whole(tmp_path, [began(1, 0)])
+
+
+def test_a_checkpoint_that_may_not_be_read_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, step=4)
+    path = save(tmp_path, step=5)
+    real = Path.open
+
+    def refused(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if self.parent == path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(CheckpointError, match=r"may not be read.*chown"):
+        newest_whole(tmp_path, [began(1, 0)])
+
+
+def test_a_file_that_the_disk_does_not_give_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = save(tmp_path, step=4)
+    path = save(tmp_path, step=5)
+    real = Path.open
+
+    def refused(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if self == path / "optimizer.safetensors":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(self))
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refused)
+    newest, passed = newest_whole(tmp_path, [began(1, 0)])
+    assert newest == good
+    assert "optimizer.safetensors cannot be read: Input/output error" in passed[0]
+
+
+def test_a_disk_that_refuses_tensors_says_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: Any, **_kwargs: Any) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space (os error 28)")
+
+    monkeypatch.setattr("trainer.checkpoint.save_file", full)
+    with pytest.raises(OSError, match=r"model\.safetensors") as caught:
+        save_tensors({}, tmp_path / "model.safetensors", rows=(0, 1))
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_a_colleague_may_read_tensors_where_he_may_read_the_rest(tmp_path: Path) -> None:
+    path = save(tmp_path)
+    modes = {oct(file.stat().st_mode & 0o777) for file in path.iterdir()}
+    assert len(modes) == 1

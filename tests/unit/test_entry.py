@@ -1,6 +1,7 @@
 """A command ends with the code its end deserves, and says why in a sentence."""
 
 import errno
+import io
 import json
 import os
 import pickle
@@ -112,6 +113,19 @@ def test_json_is_the_last_line_of_stdout(capsys: pytest.CaptureFixture[str]) -> 
     assert finish(work, ["--json"]) is Exit.INTERRUPTED
     last = capsys.readouterr().out.splitlines()[-1]
     assert json.loads(last) == {"documents": 3, "exit_code": 130}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE])
+def test_json_that_nobody_takes_is_a_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    class Full(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("sys.stdout", Full())
+    assert finish(Outcome, ["--json"]) is Exit.FAILED
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_json_tells_an_error_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,11 +140,12 @@ def test_a_save_that_fails_is_tried_again_and_told(
     assert list(writer.committed) == [4]
     assert waits == [1.0, 2.0]
     assert len(notes) == 2
-    assert "has 1 bytes free, the next checkpoint takes" in notes[0]
+    assert "1 bytes are free, the next checkpoint takes" in notes[0]
     room = iter([1] * 3)
     writer.start(taken(5))
-    with pytest.raises(OSError, match="Make room there"):
+    with pytest.raises(OSError, match=r"lower checkpoint\.keep_last") as caught:
         writer.wait()
+    assert caught.value.errno == errno.ENOSPC  # a sentence for a person, and no traceback
     assert [checkpoint.step_of(path) for path in checkpoints(tmp_path / "checkpoints")] == [4]
 
 

@@ -71,12 +71,18 @@ def test_only_runs_without_life_that_mlflow_calls_running_are_reaped(
     for name, beat, how in (
         ("alive", 5.0, ""),
         ("away", None, ""),
+        ("broken", None, ""),
         ("dead", 700.0, ""),
         ("done", None, "done"),
         ("told", None, "done"),
     ):
         run = a_run(tmp_path, name, steps=2, beat_s_ago=beat, end=how)
         run.write_json("mlflow.json", {"uri": "x", "run_id": name})
+    for told in ("{}", "[", '{"run_id": 1, "uri": 2}'):
+        (tmp_path / "broken" / "mlflow.json").write_text(told)
+        assert code_of("runs", "reap", "--folder", str(tmp_path)) == 1
+        assert "or remove it, and the run begins another record" in capsys.readouterr().err
+    asked.clear()
     assert code_of("runs", "reap", "--folder", str(tmp_path), "--json") == 1
     assert asked == [
         ("away", "KILLED"),
@@ -85,4 +91,4 @@ def test_only_runs_without_life_that_mlflow_calls_running_are_reaped(
         ("told", "FINISHED"),
     ]
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (told["reaped"], told["failed"]) == (["dead", "done"], ["away"])
+    assert (told["reaped"], told["failed"]) == (["dead", "done"], ["away", "broken"])

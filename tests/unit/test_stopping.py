@@ -1,7 +1,11 @@
 """A wish to stop: who hears it, what a second one does, and what is said of a run that stops."""
 
 import errno
+import io
+import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -9,16 +13,17 @@ import pytest
 
 from jobs import hearing
 from jobs.config import read_config
-from jobs.drive import _told_once
+from jobs.drive import _told_once, say
 from jobs.entry import Terminated, raise_on_sigterm
 from jobs.hearing import heard, kept_if_begun
+from jobs.progress import Progress
 from tests.tiny_runs import tiny_plan
 from trainer.board import Board, Verdict
 from trainer.checkpoint import checkpoint_name
 from trainer.endings import ended_before_it_began, ended_without_workers
 from trainer.run_folder import RunFolder
-from trainer.signals import StopWish
-from trainer.stop_request import DRIVER, STOP, ask_to_stop, asked_to_stop, driving
+from trainer.signals import StopWish, stop_wish
+from trainer.stop_request import DRIVER, STOP, ask_to_stop, asked_to_stop, await_end, driving
 
 
 @pytest.fixture
@@ -54,6 +59,56 @@ def test_the_first_signal_after_longrow_stop_ends_at_once(
     assert not asked_to_stop(folder)
 
 
+def test_a_terminal_that_hangs_up_asks_and_never_ends_at_once() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    with stop_wish() as wish:
+        for _ in range(2):  # the kernel and the shell each say it
+            signal.raise_signal(signal.SIGHUP)
+        assert wish.reason() == "SIGHUP was received"
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGHUP) is before
+
+
+def test_a_run_under_nohup_does_not_hear_the_terminal_hang_up() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_wish() as wish:
+            signal.raise_signal(signal.SIGHUP)
+            assert wish.reason() == ""
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("person", [False, True])
+def test_a_terminal_that_is_gone_takes_no_run_with_it(
+    monkeypatch: pytest.MonkeyPatch, *, person: bool
+) -> None:
+    class Gone(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with Progress(
+        "training", unit="steps", person=person, clock=iter(range(0, 900, 99)).__next__
+    ) as bar:
+        monkeypatch.setattr("sys.stderr", Gone())
+        if bar._bar is not None:
+            bar._bar.sp = Gone().write
+            bar._bar.fp = Gone()
+        bar.show(1, 9, "loss 1")
+        bar.show(2, 9, "loss 1")
+        say("A sentence.")
+
+
+def test_what_is_said_after_a_terminal_is_gone_fails_no_more() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "from jobs.drive import say; say('one'); import click; click.echo('two', err=True)"
+    ended = subprocess.run([sys.executable, "-c", code], stderr=writer, check=False, timeout=120)
+    os.close(writer)
+    assert ended.returncode == 0
+
+
 def test_who_drives_a_run_shows_life_from_the_first_and_rests_only_what_is_its_own(
     folder: RunFolder,
 ) -> None:
@@ -64,6 +119,20 @@ def test_who_drives_a_run_shows_life_from_the_first_and_rests_only_what_is_its_o
         folder.write_json(DRIVER, {"launch": "another"})
     assert folder.last_beat() is not None
     assert folder.read_json(DRIVER) == {"launch": "another"}
+
+
+@pytest.mark.parametrize("told", ["", "{}", "[1]", "\0" * 50])
+def test_a_damaged_sign_of_who_drives_neither_ends_a_run_nor_keeps_it_from_going_on(
+    folder: RunFolder, told: str
+) -> None:
+    sign = folder.path / DRIVER
+    sign.write_text(told)
+    assert ask_to_stop(folder)  # somebody may drive it
+    assert not await_end(folder, wait_s=0)
+    with driving(folder, launch="a"):
+        assert not asked_to_stop(folder)
+        assert folder.is_driven_by("a")
+        sign.write_text(told)
 
 
 def _begin_and_leave(folder: RunFolder, *, begun: bool) -> None:
