@@ -62,7 +62,7 @@ def _record(found: Found, name: str, *, rows: Sequence[Mapping[str, Any]], pictu
     folder = found.folder
     known = folder.record() if folder else {}
     config = (folder.read_json("config.json") if folder else None) or {}
-    if not known or config.get("tracking", {}).get("uri") == OFF:
+    if not known or not known["run_id"] or config.get("tracking", {}).get("uri") == OFF:
         return
     from trainer.tracking import add_to_run
 

@@ -128,7 +128,7 @@ def _reap(folder: "RunFolder", *, status: str) -> bool:
         return False
     from trainer.tracking import end_if_running
 
-    return end_if_running(known["uri"], known["run_id"], status=status)
+    return end_if_running(known["uri"], known["run_id"], key=known.get("key", ""), status=status)
 
 
 if __name__ == "__main__":

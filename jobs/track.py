@@ -1,6 +1,7 @@
 """Where a run is recorded: in MLflow, or nowhere but its folder (tracking.uri = "off")."""
 
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -93,6 +94,10 @@ def track(
     corpora = _corpora(store)
     weights = count_weights(replace(config.model, vocab_size=store.vocab_size))
     known = folder.record()
+    if known.get("uri") != uri:
+        known = {"run_id": "", "uri": uri, "key": secrets.token_hex(8)}
+        folder.write_json(MLFLOW, known)  # first: a run that is made and forgotten runs on
+    run_id = known["run_id"]
     run = TrackedRun(
         experiment=config.tracking.experiment,
         artifacts=(_beside(uri, folder) / "mlartifacts").as_uri()
@@ -116,24 +121,25 @@ def track(
             **_parent(config.run.init),
             **{f"longrow.changed.{key}": change for key, change in changed.items()},
         },
+        key=known.get("key", ""),  # versions before this one wrote none
     )
-    run_id = known.get("run_id", "") if known.get("uri") == uri else ""
     tracker = Tracker.start(uri, run, run_id=run_id, warn=warn, counts=folder.counts)
     if tracker.run_id != run_id:
-        folder.write_json(MLFLOW, {"run_id": tracker.run_id, "uri": uri})
-        tracker.datasets(
-            CorpusInput(
-                # MLflow takes an input of a name and a digest once: both splits have one digest.
-                name=f"{one.name}, held out" if one.split == "validation" else one.name,
-                digest=one.fingerprint,
-                source=one.url,
-                split=one.split,
-                profile={"documents": one.documents, "tokens": one.tokens},
-            )
-            for one in corpora
+        folder.write_json(MLFLOW, known | {"run_id": tracker.run_id})
+    # At every start, for an earlier one may have been killed too soon; what is there stays.
+    tracker.datasets(
+        CorpusInput(
+            # MLflow takes an input of a name and a digest once: both splits have one digest.
+            name=f"{one.name}, held out" if one.split == "validation" else one.name,
+            digest=one.fingerprint,
+            source=one.url,
+            split=one.split,
+            profile={"documents": one.documents, "tokens": one.tokens},
         )
-        tracker.text("config.toml", config.to_toml())
-        tracker.bytes("tokenizer.model", store.tokenizer().model_bytes)
+        for one in corpora
+    )
+    tracker.text("config.toml", config.to_toml())
+    tracker.bytes("tokenizer.model", store.tokenizer().model_bytes)
     for path in checkpoints(folder.checkpoints):  # what an earlier start could not send
         tracker.checkpoint(name=path.name, step=step_of(path), uri=folder.named(str(path)))
     return Track(tracker)

@@ -59,8 +59,8 @@ class MetricLines:
             while self._waiting:
                 self._folder.add_line(self._waiting[0])
                 self._waiting.popleft()
-            if sync:
-                self._folder.sync_lines()
+        if sync:  # without the lock: the loop, which has lines to write, does not wait for the disk
+            self._folder.sync_lines()
 
 
 def finite(line: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A run's folder: what lies where, which attempt may write, and the lines of its metrics.
 
 config.json                  the resolved config of the last start
-mlflow.json                  which MLflow run this is
+mlflow.json                  which MLflow run this is, and by which key it is found before that
 driver.json                  there while a process drives the run, and says which (stop_request.py)
 stop.json                    there from the wish to stop until that process has ended
 attempts/0001.json ...       one a start of the workers: from which step, with how many

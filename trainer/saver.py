@@ -98,8 +98,7 @@ class Saver:
 
     def _save(self, snapshot: Snapshot) -> int:
         """Save, then let go of what is superfluous; returns the step."""
-        before = living(self._run.checkpoints, self._run.attempts())
-        check_finite(snapshot, last_good=before[-1].name if before else "")
+        check_finite(snapshot, last_good=self._last_good)
         self._save_stubbornly(snapshot)
         if self._rank == 0:
             try:
@@ -118,6 +117,11 @@ class Saver:
             except (OSError, DataError) as error:  # the newer one is there; this comes again
                 self._note(f"An old checkpoint could not be removed ({error}).")
         return snapshot.step
+
+    def _last_good(self) -> str:
+        """The name of the checkpoint before; asked for an error alone, for a store may be away."""
+        before = living(self._run.checkpoints, self._run.attempts())
+        return before[-1].name if before else ""
 
     def _save_stubbornly(self, snapshot: Snapshot) -> None:
         """Save, and again a few times if the disk refuses."""

@@ -94,7 +94,7 @@ def take_snapshot(
     return Snapshot(step=step, files=files, state=state, rows=rows)
 
 
-def check_finite(snapshot: Snapshot, *, last_good: str) -> None:
+def check_finite(snapshot: Snapshot, *, last_good: Callable[[], str]) -> None:
     """Refuse to save weights or moments that no run can go on from.
 
     An update can be finite and enormous: the weights overflow after it, and only the next gradient
@@ -102,7 +102,7 @@ def check_finite(snapshot: Snapshot, *, last_good: str) -> None:
 
     Args:
         snapshot: What would be saved.
-        last_good: The checkpoint before it, for the message.
+        last_good: Names the checkpoint before it, for the message; empty if there is none.
 
     Raises:
         DivergedError: Names the first tensor that is not finite, and how many are not.
@@ -117,7 +117,7 @@ def check_finite(snapshot: Snapshot, *, last_good: str) -> None:
         raise DivergedError(
             f"Training has diverged: after step {snapshot.step}, {len(bad)} tensors are not "
             f"finite, the first is {bad[0]}. They were not saved; the last good checkpoint is "
-            f"{last_good or 'none'}. Lower optimizer.learning_rate, or set trainer.spike_factor, "
+            f"{last_good() or 'none'}. Lower optimizer.learning_rate, or set trainer.spike_factor, "
             "and go on from there."
         )
 

@@ -31,6 +31,7 @@ from mlflow.entities import (
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from pipeline.errors import DataError
 from trainer.errors import ConfigError
 from trainer.temp_folder import temp_folder
 
@@ -50,6 +51,7 @@ PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT
 MODEL_TYPE = "longrow-checkpoint"
 KIND = "mlflow.experimentKind"  # which of MLflow's pages a person sees: those of training
 NOTE = "mlflow.note.content"
+KEY = "longrow.key"
 PARAM_CHARS = 500
 TAG_CHARS = 4_000
 # How a verdict stands in MLflow. Of an overtaken run the status is another process's to set.
@@ -92,6 +94,8 @@ class TrackedRun:
         params: Logged once, when the run is new.
         tags: Set at every start.
         description: Of a new run, in Markdown; what a person makes of it stays.
+        key: Of a new run, and known to its folder before MLflow has it: by this it is found again
+            if its id was never written down.
     """
 
     experiment: str
@@ -100,6 +104,7 @@ class TrackedRun:
     params: dict[str, str]
     tags: dict[str, str]
     description: str = ""
+    key: str = ""
 
 
 class Tracker:
@@ -113,7 +118,7 @@ class Tracker:
         self,
         connect: Callable[[], MlflowClient],
         run_id: str,
-        tags: Mapping[str, str],
+        run: TrackedRun,
         *,
         held: "Held | None",
         warn: Callable[[str], None],
@@ -125,7 +130,7 @@ class Tracker:
         """
         self.run_id = run_id
         self._connect = connect
-        self._tags = tags
+        self._run = run
         self._warn = warn
         self._counts = counts
         self._lines: deque[tuple[dict[str, Any], int]] = deque()  # with the time they came at
@@ -174,10 +179,10 @@ class Tracker:
         try:
             if run_id and _in_time(lambda: _known(connect(), run_id), wait_s=ANSWER_S):
                 # What MLflow has, the thread looks.
-                return cls(connect, run_id, run.tags, held=None, warn=warn, counts=counts)
+                return cls(connect, run_id, run, held=None, warn=warn, counts=counts)
             client = connect()
             run_id = _begin(client, run)
-            held = _go_on(client, run_id, run.tags)
+            held = _go_on(client, run_id, run)
         except Exception as error:
             first = _first(error)[:200]
             if run_id:
@@ -185,12 +190,12 @@ class Tracker:
                     f"MLflow at {uri} cannot be used now: {first}. Training begins all the same; "
                     "what comes is kept and sent later."
                 )
-                return cls(connect, run_id, run.tags, held=None, warn=warn, counts=counts)
+                return cls(connect, run_id, run, held=None, warn=warn, counts=counts)
             raise ConfigError(  # a database that is locked or full says so in many ways
                 f"MLflow at {uri} cannot be used: {first}. Start its server, correct "
                 "tracking.uri, or leave it empty for a file beside the runs."
             ) from error
-        return cls(connect, run_id, run.tags, held=held, warn=warn, counts=counts)
+        return cls(connect, run_id, run, held=held, warn=warn, counts=counts)
 
     def line(self, line: dict[str, Any]) -> None:
         """Log a metric line; a step that MLflow holds already is left out."""
@@ -202,23 +207,30 @@ class Tracker:
         self._acts.append(lambda: self._client.log_artifact(self.run_id, str(path), folder))
 
     def text(self, name: str, text: str) -> None:
-        """Log a text as an artifact."""
-        self._acts.append(lambda: self._client.log_text(self.run_id, text, name))
+        """Log a text as an artifact, unless there is one of this name."""
+        self._acts.append(
+            lambda: self._holds(name) or self._client.log_text(self.run_id, text, name)
+        )
 
     def tag(self, key: str, value: str) -> None:
         """Set a tag of the run; MLflow takes so many characters and no more."""
         self._acts.append(lambda: self._client.set_tag(self.run_id, key, value[:TAG_CHARS]))
 
     def bytes(self, name: str, data: bytes) -> None:
-        """Log bytes as an artifact."""
+        """Log bytes as an artifact, unless there is one of this name."""
 
         def act() -> None:
+            if self._holds(name):
+                return
             with temp_folder() as folder:  # swept by a later start if this process is killed
                 path = Path(folder) / name
                 path.write_bytes(data)
                 self._client.log_artifact(self.run_id, str(path))
 
         self._acts.append(act)
+
+    def _holds(self, name: str) -> bool:
+        return name in {file.path for file in self._client.list_artifacts(self.run_id)}
 
     def table(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
         """Log rows as a table that the run's page shows."""
@@ -229,7 +241,7 @@ class Tracker:
         self._acts.append(lambda: self._client.log_table(self.run_id, columns, name))
 
     def datasets(self, inputs: Iterable[CorpusInput]) -> None:
-        """Log the store's splits as the run's inputs."""
+        """Log the store's splits as the run's inputs, unless it has some."""
         entries = [
             DatasetInput(
                 dataset=Dataset(
@@ -243,7 +255,13 @@ class Tracker:
             )
             for given in inputs
         ]
-        self._acts.append(lambda: self._client.log_inputs(self.run_id, datasets=entries))
+
+        def act() -> None:
+            known = self._client.get_run(self.run_id).inputs
+            if known is None or not known.dataset_inputs:
+                self._client.log_inputs(self.run_id, datasets=entries)
+
+        self._acts.append(act)
 
     def checkpoint(self, *, name: str, step: int, uri: str) -> None:
         """Log a checkpoint as a model of the run: where it is, its step, what it scored.
@@ -314,15 +332,13 @@ class Tracker:
             return True
         try:
             if not self._connected:
-                self._held = _go_on(self._client, self.run_id, self._tags)
+                self._held = _go_on(self._client, self.run_id, self._run)
                 self._connected = True
         except Exception as error:  # noqa: BLE001 - whatever MLflow meets, the record goes on
             self._tell(error)
             return False
-        while self._lines:
-            line, now = self._lines.popleft()
-            if self._counts(line):
-                self._take(line, now)
+        if not self._take_lines() and not self._closing.is_set():
+            return False  # else the run has its end all the same, and a resume sends them
         if not self._send_metrics():
             return False
         while self._acts and not self._overtaken:
@@ -331,6 +347,20 @@ class Tracker:
             self._acts.popleft()
         if self._closing.is_set() and self._status:
             return self._try(lambda: self._client.set_terminated(self.run_id, self._status))
+        return True
+
+    def _take_lines(self) -> bool:
+        """Whether the run's folder has said of all lines if they count."""
+        while self._lines:
+            line, now = self._lines[0]
+            try:
+                counts = self._counts(line)
+            except (OSError, DataError) as error:
+                self._tell(error, of_folder=True)
+                return False
+            self._lines.popleft()
+            if counts:
+                self._take(line, now)
         return True
 
     def _send_metrics(self) -> bool:
@@ -383,13 +413,18 @@ class Tracker:
         self._tries = 0
         return True
 
-    def _tell(self, error: Exception) -> None:
+    def _tell(self, error: Exception, *, of_folder: bool = False) -> None:
         if not self._warned:
             self._warned = True
             does = "does not answer" if _is_away(error) else "refuses what it is sent"
+            what, where = (
+                ("The run's folder cannot be read", "in MLflow")
+                if of_folder
+                else (f"MLflow {does}", "there")
+            )
             self._warn(
-                f"MLflow {does} ({_first(error)[:160]}). Training goes on; "
-                "what is missing there is kept and sent later."
+                f"{what} ({_first(error)[:160]}). Training goes on; "
+                f"what is missing {where} is kept and sent later."
             )
 
 
@@ -411,12 +446,18 @@ class Held:
     scored: set[str]
 
 
-def _go_on(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> Held:
-    """Say that the run goes on, and look at what MLflow has of it."""
+def _go_on(client: MlflowClient, run_id: str, told: TrackedRun) -> Held:
+    """Say that the run goes on, with what is missing of its beginning; look at what MLflow has."""
     client.update_run(run_id, status="RUNNING")
     run = client.get_run(run_id)
     experiment_id = run.info.experiment_id
-    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+    params = {key: value for key, value in told.params.items() if key not in run.data.params}
+    tags = {**told.tags} if NOTE in run.data.tags else {**told.tags, NOTE: told.description}
+    client.log_batch(
+        run_id,
+        params=[Param(key, value[:PARAM_CHARS]) for key, value in params.items()],
+        tags=[RunTag(key, value) for key, value in tags.items()],
+    )
     held = Held(
         steps={
             kind: {one.step: one.timestamp for one in client.get_metric_history(run_id, key)}
@@ -499,17 +540,25 @@ def _recorded(uri: str, run_id: str) -> MlflowClient:
         ConfigError: It has it no more.
     """
     again = f"Put it back; without it, `longrow resume` of run {run_id} begins another record."
-    file = Path(uri.removeprefix("sqlite:///").partition("?")[0])
-    if uri.startswith("sqlite:///") and not file.is_file():  # MLflow would make an empty one
-        raise ConfigError(f"MLflow's file {file} is not there any more. {again}")
+    if _is_missing(uri):
+        raise ConfigError(f"MLflow's file {_file(uri)} is not there any more. {again}")
     client = _client(uri)
     if not _known(client, run_id):
         raise ConfigError(f"MLflow at {uri} has lost what it had of this run. {again}")
     return client
 
 
+def _file(uri: str) -> Path:
+    return Path(uri.removeprefix("sqlite:///").partition("?")[0])
+
+
+def _is_missing(uri: str) -> bool:
+    """Whether MLflow's own file is not there; asked for anything, MLflow would make one."""
+    return uri.startswith("sqlite:///") and not _file(uri).is_file()
+
+
 def _begin(client: MlflowClient, run: TrackedRun) -> str:
-    """A new MLflow run."""
+    """A new MLflow run, or the one that an earlier start made and did not come to write down."""
     found = client.get_experiment_by_name(run.experiment)
     experiment_id = (
         found.experiment_id
@@ -518,21 +567,39 @@ def _begin(client: MlflowClient, run: TrackedRun) -> str:
     )
     if not found or KIND not in found.tags:
         client.set_experiment_tag(experiment_id, KIND, "custom_model_development")
-    run_id = client.create_run(experiment_id, run_name=run.name).info.run_id
-    params = [Param(key, value[:PARAM_CHARS]) for key, value in run.params.items()]
-    client.log_batch(run_id, params=params, tags=[RunTag(NOTE, run.description)])
-    return run_id
+    if run.key and (begun := _run_of(client, run.key, [experiment_id])):
+        return begun
+    return client.create_run(
+        experiment_id, run_name=run.name, tags={KEY: run.key} if run.key else None
+    ).info.run_id
 
 
-def end_if_running(uri: str, run_id: str, *, status: str = "KILLED") -> bool:
+def _run_of(client: MlflowClient, key: str, experiment_ids: list[str]) -> str:
+    """The id of the run that has this key; empty if there is none."""
+    found = client.search_runs(experiment_ids, f"tags.`{KEY}` = '{key}'", max_results=1)
+    return found[0].info.run_id if found else ""
+
+
+def end_if_running(uri: str, run_id: str, *, key: str = "", status: str = "KILLED") -> bool:
     """Set a run that is RUNNING to `status`; whether it was.
+
+    Args:
+        uri: MLflow's tracking address.
+        run_id: The run; empty where its start did not come to write it down.
+        key: Finds it then; MLflow may have no such run at all.
+        status: What it is to be.
 
     Raises:
         ConfigError: MLflow cannot be reached there, or does not know the run.
     """
     try:
-        client = _recorded(uri, run_id)
-        if client.get_run(run_id).info.status != "RUNNING":
+        if not run_id and _is_missing(uri):  # it was never begun
+            return False
+        client = _recorded(uri, run_id) if run_id else _client(uri)
+        if not run_id:
+            everywhere = [one.experiment_id for one in client.search_experiments()]
+            run_id = _run_of(client, key, everywhere)
+        if not run_id or client.get_run(run_id).info.status != "RUNNING":
             return False
         client.set_terminated(run_id, status)
     except ConfigError:

@@ -1,6 +1,11 @@
 """An update that is not finite is skipped and named; the rows move on, the weights stand still."""
 
+import os
+import socket
+import subprocess
+import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.tiny_runs import tiny_plan
+from tests.tiny_runs import TOML, tiny_plan
 from trainer.board import Board, LocalReporter
-from trainer.checkpoint import load_weights, newest_whole, read_state
+from trainer.checkpoint import checkpoints, load_weights, newest_whole, read_state
 from trainer.group import Group
 from trainer.loop import train
 from trainer.plan import TrainPlan
@@ -110,3 +115,70 @@ def test_three_in_a_row_stop_the_run_with_a_checkpoint_of_the_last_good_weights(
         assert all(offset >= 0 for offset in line["offsets"])
     Poison(monkeypatch, set())
     assert run(plan)[0].status == "done"  # a resume gets its chance
+
+
+# One rank of two finds a loss that is no number; what the weights are before and after is saved.
+OF_ONE_RANK = """
+import os
+import jobs.train, trainer.step
+from jobs.entry import run
+
+real = trainer.step.Objective.forward
+
+def forward(objective, rows, memory, noise):
+    loss, penalty, after = real(objective, rows, memory, noise)
+    bad = os.environ["RANK"] == "1" and noise.step + 1 == 4
+    return (loss * float("nan") if bad else loss), penalty, after
+
+trainer.step.Objective.forward = forward
+run(jobs.train.command)
+"""
+REST = """
+[trainer]
+steps = 6
+threads = 1
+[checkpoint]
+every = 1
+keep_last = 9
+[tracking]
+uri = "off"
+[cluster]
+launcher = "local"
+"""
+
+
+def test_what_is_not_finite_on_one_rank_is_skipped_on_all_and_named_with_the_rows_of_all(
+    tiny_store: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text((TOML + REST).format(folder=tmp_path / "runs", store=tiny_store))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        ranks = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        ranks["MASTER_PORT"] = str(probe.getsockname()[1])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", OF_ONE_RANK, str(config)],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | ranks | {"RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    folder = RunFolder(tmp_path / "runs" / "run")
+    lines = list(folder.lines())
+    steps = [line for line in lines if line["kind"] == "step"]
+    assert [line["train/skipped_steps"] for line in steps] == [0, 0, 0, 1, 1, 1]
+    (skipped,) = [line for line in lines if line["kind"] == "skipped"]
+    assert (skipped["step"], set(skipped["rows"])) == (4, {0, 1, 2, 3})
+    states = [read_state(path) for path in checkpoints(folder.checkpoints)]
+    assert [state["rows"]["step"] for state in states] == [1, 2, 3, 4, 5, 6]  # they move on
+    weights = [
+        (path / "model.safetensors").read_bytes() for path in checkpoints(folder.checkpoints)
+    ]
+    same = [before == after for before, after in pairwise(weights)]
+    assert same == [False, False, True, False, False]

@@ -246,6 +246,25 @@ def test_a_put_that_fails_is_tried_again_and_told(
     assert [step_of(path) for path in checkpoints(RemoteRun(url).checkpoints)] == [1, 2]
 
 
+def test_a_store_that_is_away_when_a_save_begins_costs_a_try_and_not_the_run(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    writer = writer_of(RemoteRun(url), retries=1, note=notes.append)
+    refused = pytest.MonkeyPatch()
+
+    def away(*_args: object, **_options: object) -> None:
+        raise OSError(errno.EIO, "the store is away")
+
+    for name in ("find", "put_file", "cat_file", "exists"):
+        refused.setattr(type(MEMORY), name, away)
+    monkeypatch.setattr(writer._closed, "wait", lambda _s: refused.undo())
+    save(writer, 1)
+    (note,) = notes
+    assert "The checkpoint of step 1 could not be written" in note
+    assert [step_of(path) for path in checkpoints(RemoteRun(url).checkpoints)] == [1]
+
+
 def test_ranks_on_several_machines_commit_one_checkpoint(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,7 +61,8 @@ def test_only_runs_without_life_that_mlflow_calls_running_are_reaped(
 
     asked: list[tuple[str, str]] = []
 
-    def end(_uri: str, run_id: str, *, status: str) -> bool:
+    def end(_uri: str, run_id: str, *, key: str, status: str) -> bool:
+        run_id = run_id or key
         asked.append((run_id, status))
         if run_id == "away":
             raise ConfigError("MLflow is away")
@@ -77,9 +78,10 @@ def test_only_runs_without_life_that_mlflow_calls_running_are_reaped(
         ("told", None, "done"),
     ):
         run = a_run(tmp_path, name, steps=2, beat_s_ago=beat, end=how)
-        run.write_json("mlflow.json", {"uri": "x", "run_id": name})
-    for told in ("{}", "[", '{"run_id": 1, "uri": 2}'):
-        (tmp_path / "broken" / "mlflow.json").write_text(told)
+        told = {"run_id": "", "key": name} if name == "dead" else {"run_id": name}
+        run.write_json("mlflow.json", {"uri": "x"} | told)
+    for damaged in ("{}", "[", '{"run_id": 1, "uri": 2}'):
+        (tmp_path / "broken" / "mlflow.json").write_text(damaged)
         assert code_of("runs", "reap", "--folder", str(tmp_path)) == 1
         assert "or remove it, and the run begins another record" in capsys.readouterr().err
     asked.clear()
