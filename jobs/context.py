@@ -10,6 +10,7 @@ from jobs.evaluate import score, settings_of
 from jobs.find import Found
 from jobs.keep import keep
 from jobs.progress import Progress
+from jobs.visible import echo
 from pipeline.errors import DataError
 from pipeline.store import Store
 from trainer.context import (
@@ -80,15 +81,15 @@ def measure_context(
         for number, point in enumerate(points)
     ]
     scores = score(found, store, crew, (kept_states,) if memory else ())
-    click.echo(
+    echo(
         f"{found.name}: the same {losses[0].numel():,} targets for every context, "
         f"{len(blocks):,} blocks of {len({block.doc_id for block in blocks}):,} held-out "
         f"documents; memory {kept_states}, segment {measure.segment}"
     )
-    click.echo(_table(rows))
+    echo(_table(rows))
     for one in effective:
         sign = "at least " if one.at_least else ""
-        click.echo(f"effective context, r = {one.ratio:g}: {sign}{one.length:,} tokens")
+        echo(f"effective context, r = {one.ratio:g}: {sign}{one.length:,} tokens")
     facts = settings_of(found, store) | {
         "memory": kept_states,
         "block": size,
@@ -106,7 +107,7 @@ def measure_context(
         rows=[_finite(row) for row in rows],
         draw=lambda path: loss_by_context(points, effective, scores, path, title=title),
     )
-    click.echo("\n".join(f"written: {place}" for place in kept))
+    echo("\n".join(f"written: {place}" for place in kept))
     return Outcome(facts=facts | {"files": kept})
 
 

@@ -19,6 +19,7 @@ from jobs.entry import Exit, Terminated, sent
 from jobs.hearing import Claim, claimed
 from jobs.progress import Progress
 from jobs.track import Track, track
+from jobs.visible import visible
 from pipeline.cache import PartCache
 from pipeline.files import join, local_path
 from pipeline.growing import GrowingStore
@@ -341,4 +342,4 @@ def _summary(
 
 def say(sentence: str) -> None:
     """Say something to the person, above the progress bar where there is one."""
-    tqdm.write(sentence, file=sys.stderr)
+    tqdm.write(visible(sentence), file=sys.stderr)

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
 from jobs.find import Found
 from jobs.track import OFF
+from jobs.visible import echo
 from pipeline.files import write_whole
 from trainer.errors import ConfigError
 
@@ -71,4 +70,4 @@ def _record(found: Found, name: str, *, rows: Sequence[Mapping[str, Any]], pictu
     try:
         add_to_run(known["uri"], known["run_id"], files=[picture], tables=tables)
     except ConfigError as error:
-        click.echo(f"longrow: {error}", err=True)
+        echo(f"longrow: {error}", err=True)

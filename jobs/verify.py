@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from jobs.entry import Exit, Job, Outcome, run
+from jobs.visible import echo
 
 
 @click.command("verify", cls=Job)
@@ -27,7 +28,7 @@ def command(what: str) -> Outcome:
     else:
         facts, found = _store(what)
     for fault in found:
-        click.echo(fault)
+        echo(fault)
     return Outcome(facts=facts | {"faults": found}, code=Exit.BAD_DATA if found else Exit.DONE)
 
 
@@ -38,7 +39,7 @@ def _store(what: str) -> tuple[dict[str, Any], list[str]]:
     found = opened.verify()
     if not found:
         parts = len(opened.manifest.parts)
-        click.echo(
+        echo(
             f"{what} is whole: {opened.documents:,} documents in {parts:,} "
             f"part{'s' if parts != 1 else ''}, fingerprint {opened.fingerprint}"
         )
@@ -56,9 +57,9 @@ def _checkpoints(paths: list[Path]) -> tuple[dict[str, Any], list[str]]:
         folder.let_go(path)
         found += wrong
         if not wrong:
-            click.echo(f"{folder.named(str(path))} is whole.")
+            echo(f"{folder.named(str(path))} is whole.")
     if not paths:
-        click.echo("The run has no checkpoint yet.")
+        echo("The run has no checkpoint yet.")
     return {"checkpoints": [path.name for path in paths]}, found
 
 
