@@ -124,7 +124,9 @@ def _runs_in(folder: str) -> "list[RunFolder]":
 
 
 def _reap(folder: "RunFolder", *, status: str) -> bool:
-    known = folder.read_json("mlflow.json")
+    from jobs.ours import record_of
+
+    known = record_of(folder)
     if known is None:
         return False
     from trainer.tracking import end_if_running

@@ -76,7 +76,7 @@ def test_only_runs_without_life_that_mlflow_calls_running_are_reaped(
         ("told", None, "done"),
     ):
         run = a_run(tmp_path, name, steps=2, beat_s_ago=beat, end=how)
-        run.write_json("mlflow.json", {"uri": "x", "run_id": name})
+        run.write_json("mlflow.json", {"uri": "sqlite:///x", "run_id": name})
     assert code_of("runs", "reap", "--folder", str(tmp_path), "--json") == 1
     assert asked == [
         ("away", "KILLED"),

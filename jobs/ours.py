@@ -1,0 +1,84 @@
+"""Whose address it is: what we hold goes to those that we named, and not to those of a folder.
+
+A run's folder may be a stranger's. Its mlflow.json and config.json name an MLflow, which would get
+our password or token with each call, and a Ray, whose answers can run code here.
+"""
+
+import os
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+from jobs.config import RunConfig
+from jobs.track import OFF
+from trainer.errors import ConfigError
+from trainer.run_folder import RunFolder
+
+MLFLOW_NAMED = ("MLFLOW_TRACKING_URI", "LONGROW__TRACKING__URI")
+# What MLflow sends along with each call to a server, and the file where it looks too.
+LOGINS = (
+    "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH",
+)  # fmt: skip
+LOGIN_FILE = "~/.mlflow/credentials"
+HERE = ("", "auto", "local")  # a Ray of this machine, or the one that RAY_ADDRESS names
+
+
+def record_of(folder: RunFolder) -> dict[str, Any] | None:
+    """The run's mlflow.json, if what it names may get what we hold; None where there is none.
+
+    Raises:
+        ConfigError: It may not.
+    """
+    known = folder.read_json("mlflow.json")
+    if known is None:
+        return None
+    where = f"{folder.place}/mlflow.json"
+    if not all(isinstance(known.get(name), str) for name in ("uri", "run_id")):
+        raise ConfigError(f"{where} is damaged: it names no MLflow or no run of it. Remove it.")
+    _check_mlflow(known["uri"], where)
+    return known
+
+
+def check_addresses(config: RunConfig, folder: RunFolder, *, given: Container[str]) -> None:
+    """Look at the addresses that a run's own config.json names.
+
+    Args:
+        config: The run as it would go on.
+        folder: Its folder.
+        given: Keys that the person has set, who knows what he names.
+
+    Raises:
+        ConfigError: One that nobody here named would get what we hold.
+    """
+    where = f"{folder.place}/config.json"
+    if "tracking.uri" not in given and config.tracking.uri not in ("", OFF):
+        _check_mlflow(config.tracking.uri, where)
+    address = config.cluster.address
+    if (
+        config.cluster.launcher == "ray"
+        and "cluster.address" not in given
+        and address not in (*HERE, os.environ.get("RAY_ADDRESS"))
+    ):
+        raise ConfigError(
+            f"{where} has the Ray at {address}, which nothing here names: whoever runs that Ray "
+            "can run code in who joins it, and gets the token. If it is yours, give --set "
+            f"cluster.address={address} or set RAY_ADDRESS; else --set cluster.address= starts one."
+        )
+
+
+def _check_mlflow(uri: str, where: str) -> None:
+    named = {os.environ.get(name, "").rstrip("/") for name in MLFLOW_NAMED}
+    if uri.startswith("sqlite:") or uri.rstrip("/") in named:
+        return
+    # A database is let in with what its driver finds: PGPASSWORD, ~/.pgpass and others.
+    if not uri.startswith(("http://", "https://")) or _has_login():
+        raise ConfigError(
+            f"{where} has MLflow at {uri}, which nothing here names, and your password or token "
+            f"would go there. If it is yours, set MLFLOW_TRACKING_URI={uri}; nothing was sent."
+        )
+
+
+def _has_login() -> bool:
+    file = os.path.expanduser(LOGIN_FILE)  # noqa: PTH111 - as it is where there is no home
+    return any(os.environ.get(name) for name in LOGINS) or Path(file).exists()
