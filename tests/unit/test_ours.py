@@ -31,7 +31,7 @@ class Stranger(BaseHTTPRequestHandler):
 
     do_POST = do_PATCH = do_GET  # noqa: N815
 
-    def log_message(self, *_words: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
         pass
 
 
