@@ -7,7 +7,7 @@ from jobs.find import run_of
 from jobs.report import table
 from jobs.visible import echo
 from pipeline.files import list_folder
-from trainer.checkpoint import checkpoints, faults_of, read_state
+from trainer.checkpoint import checkpoints, faults_now, faults_of, read_state
 from trainer.retention import PINNED
 from trainer.run_folder import RunFolder
 from trainer.summary import read_scores
@@ -37,15 +37,18 @@ def show_run(folder: RunFolder) -> dict[str, Any]:
             f"{attempt.world_size} workers of {attempt.threads} threads"
         )
     echo("\ncheckpoints")
-    kept = checkpoints(folder.checkpoints)
-    for path in kept:
-        wrong = faults_of(folder, path)
+    kept: list[str] = []
+    for path in checkpoints(folder.checkpoints):
+        wrong = faults_now(folder, path)
+        if wrong is None:
+            continue
+        kept.append(path.name)
         pinned = ", pinned" if (path / PINNED).exists() else ""
         echo(f"  {path.name}  {_size(path):>10}  {'; '.join(wrong) or 'whole'}{pinned}")
         folder.let_go(path)
     for fault in folder.unfinished():
         echo(f"  {fault}")
-    return facts | {"checkpoints": [path.name for path in kept]}
+    return facts | {"checkpoints": kept}
 
 
 def show_checkpoint(path: Path) -> dict[str, Any]:

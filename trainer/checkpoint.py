@@ -105,12 +105,14 @@ def faults(
         file = path / name
         if not isinstance(told, dict) or not {"size", "sha256"} <= told.keys():
             found.append(f"{path}/manifest.json says neither size nor sha256 of {name}")
-        elif not file.is_file() and name not in sizes:
+            continue
+        try:
+            if (size := _size(file, sizes)) != told["size"]:
+                found.append(f"{file} has {size:,} bytes, its manifest says {told['size']:,}")
+            elif (tensors or file.suffix == ".json") and _sha256(file) != told["sha256"]:
+                found.append(f"{file} does not have the sha256 of its manifest")
+        except (FileNotFoundError, KeyError):  # it is neither here nor there, or not any more
             found.append(f"{file} is missing")
-        elif (size := _size(file, sizes)) != told["size"]:
-            found.append(f"{file} has {size:,} bytes, its manifest says {told['size']:,}")
-        elif (tensors or file.suffix == ".json") and _sha256(file) != told["sha256"]:
-            found.append(f"{file} does not have the sha256 of its manifest")
     return found
 
 
@@ -122,6 +124,15 @@ def faults_of(run: RunFolder, path: Path, *, tensors: bool = True) -> list[str]:
     else:
         found = faults(path, tensors=False, sizes=run.sizes(path))
     return [run.named(fault) for fault in found]
+
+
+def faults_now(run: RunFolder, path: Path) -> list[str] | None:
+    """The faults of a checkpoint of a run that may be running; None if it has removed it since."""
+    was_one = (path / "manifest.json").is_file()
+    wrong = faults_of(run, path)
+    if wrong and was_one and not run.exists(f"{path.parent.name}/{path.name}/manifest.json"):
+        return None
+    return wrong
 
 
 def newest_of(
