@@ -6,21 +6,15 @@ our password or token with each call, and a Ray, whose answers can run code here
 
 import os
 from collections.abc import Container
-from pathlib import Path
 from typing import Any
 
 from jobs.config import RunConfig
+from jobs.mlflow_login import has_login
 from jobs.track import OFF
 from trainer.errors import ConfigError
 from trainer.run_folder import RunFolder
 
 MLFLOW_NAMED = ("MLFLOW_TRACKING_URI", "LONGROW__TRACKING__URI")
-# What MLflow sends along with each call to a server, and the file where it looks too.
-LOGINS = (
-    "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN",
-    "MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH",
-)  # fmt: skip
-LOGIN_FILE = "~/.mlflow/credentials"
 HERE = ("", "auto", "local")  # a Ray of this machine, or the one that RAY_ADDRESS names
 
 
@@ -72,13 +66,8 @@ def _check_mlflow(uri: str, where: str) -> None:
     if uri.startswith("sqlite:") or uri.rstrip("/") in named:
         return
     # A database is let in with what its driver finds: PGPASSWORD, ~/.pgpass and others.
-    if not uri.startswith(("http://", "https://")) or _has_login():
+    if not uri.startswith(("http://", "https://")) or has_login(os.environ):
         raise ConfigError(
             f"{where} has MLflow at {uri}, which nothing here names, and your password or token "
             f"would go there. If it is yours, set MLFLOW_TRACKING_URI={uri}; nothing was sent."
         )
-
-
-def _has_login() -> bool:
-    file = os.path.expanduser(LOGIN_FILE)  # noqa: PTH111 - as it is where there is no home
-    return any(os.environ.get(name) for name in LOGINS) or Path(file).exists()

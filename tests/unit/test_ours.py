@@ -12,7 +12,7 @@ import pytest
 
 from jobs.find import Found
 from jobs.keep import keep
-from jobs.ours import LOGINS
+from jobs.mlflow_login import NAMES, OTHERS, TOKEN
 from tests.command import code_of
 from trainer import tracking
 from trainer.errors import ConfigError
@@ -38,7 +38,7 @@ class Stranger(BaseHTTPRequestHandler):
 @pytest.fixture
 def stranger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNamespace]:
     """Its address, and the heads of all calls that it got."""
-    for name in (*LOGINS, "MLFLOW_TRACKING_URI", "RAY_ADDRESS"):
+    for name in (*NAMES, TOKEN, *OTHERS, "MLFLOW_TRACKING_URI", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", SECRET)
