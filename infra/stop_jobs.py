@@ -18,6 +18,7 @@ WAIT_S = float(os.environ.get("RAY_JOB_STOP_WAIT_TIME_S", "3")) + 10.0
 
 def main() -> int:
     """Ask all running jobs to stop; 0 when none is left, 1 when time is up first."""
+    os.environ["RAY_API_SERVER_ADDRESS"] = DASHBOARD  # else Ray goes by RAY_ADDRESS, if there
     client = JobSubmissionClient(DASHBOARD)
     jobs = [job.submission_id for job in client.list_jobs() if job.submission_id]
     running = [name for name in jobs if not client.get_job_status(name).is_terminal()]

@@ -7,6 +7,7 @@ import click
 
 from jobs.corpus import shipped_files
 from jobs.entry import Job, Outcome, run
+from jobs.visible import echo
 
 # What each measurement can be told; the rest is refused.
 OPTIONS = {
@@ -63,7 +64,7 @@ def command(what: str, *, tokenizer: str, repeats: int | None, **given: Any) -> 
         told["inputs"] = told.get("inputs") or shipped_files()
     usual = 1 if what == "train" else 5
     found = _MEASURES[what](
-        told, repeats or usual, lambda name: click.echo(f"measuring: {name}", err=True)
+        told, repeats or usual, lambda name: echo(f"measuring: {name}", err=True)
     )
     return Outcome(facts={"bench": what, **found})
 
@@ -74,7 +75,7 @@ def _pipeline(told: dict[str, Any], repeats: int, say: Callable[[str], None]) ->
 
     layout = Layout(rows=told.pop("rows", 64), segment=told.pop("segment", 512))
     figures = measure(repeats=repeats, layout=layout, say=say, **told)
-    print(in_words(figures))
+    echo(in_words(figures))
     return {"repeats": repeats, "figures": figures}
 
 
@@ -82,7 +83,7 @@ def _build(told: dict[str, Any], repeats: int, say: Callable[[str], None]) -> di
     from jobs import bench_build  # Ray is slow to import
 
     found = bench_build.measure_build(repeats=repeats, say=say, **told)
-    print(bench_build.in_words(found))
+    echo(bench_build.in_words(found))
     return found
 
 
@@ -135,7 +136,7 @@ def _set_threads(told: dict[str, Any]) -> None:
 def _shown(found: dict[str, Any]) -> dict[str, Any]:
     from jobs.bench_table import table
 
-    print(table(found))
+    echo(table(found))
     return found
 
 

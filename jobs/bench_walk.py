@@ -17,6 +17,7 @@ import click
 import numpy as np
 
 from jobs.entry import Job, Outcome, run
+from jobs.visible import echo
 from pipeline.layout import Layout
 from pipeline.lengths import SplitLengths
 from pipeline.rows import Walk
@@ -73,8 +74,8 @@ def command(documents: str, rows: str, *, deal: int, repeats: int, shuffle: Any)
             for number in _numbers(rows):
                 layout = Layout(rows=number, segment=SEGMENT, shuffle=shuffle)
                 figures.append(measure(str(path), count, layout, deal=deal, repeats=repeats))
-                click.echo(f"measured: {figures[-1]}", err=True)
-    click.echo(in_words(figures))
+                echo(f"measured: {figures[-1]}", err=True)
+    echo(in_words(figures))
     return Outcome(
         facts={
             "bench": "walk",

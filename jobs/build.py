@@ -11,6 +11,7 @@ from jobs.entry import Job, Outcome, raise_on_sigterm, run
 from jobs.options import settings_options
 from jobs.progress import Progress
 from jobs.tokenizer import INPUTS_HELP
+from jobs.visible import echo
 from pipeline.build import build_store, prepare
 from pipeline.finish import BuildReport
 from pipeline.progress import BuildProgress, Seen
@@ -63,8 +64,8 @@ def command(
                 settings=wanted,
                 progress=showing(progress),
             )
-    print(in_words(report))
-    print(f"store       {out}")
+    echo(in_words(report))
+    echo(f"store       {out}")
     return Outcome(facts={"store": out, **asdict(report)})
 
 

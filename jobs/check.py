@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.entry import Exit, Job, Outcome, run
+from jobs.visible import echo
 
 if TYPE_CHECKING:
     from trainer.check import Case
@@ -23,10 +24,10 @@ def command(run_name: str) -> Outcome:
     from trainer.check import check
 
     case, told = _case(run_name)
-    click.echo(told, err=True)
+    echo(told, err=True)
     points = check(case)
     for point in points:
-        click.echo(
+        echo(
             f"{'WRONG' if point.wrong else 'ok':<6} {point.name}"
             + (f": {point.wrong}" if point.wrong else "")
         )

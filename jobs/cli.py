@@ -6,6 +6,7 @@ from importlib.metadata import version
 import click
 
 from jobs.entry import DISTRIBUTION, refuse_credentials, run
+from jobs.visible import echo
 
 # In the order of a first day. The file of a command is jobs/NAME.py, and its object is `command`.
 COMMANDS = {
@@ -78,7 +79,7 @@ def longrow(ctx: click.Context) -> None:
     3 bad data, 130 and 143 stopped by Ctrl-C and SIGTERM, 1 anything else.
     """
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        echo(ctx.get_help())
 
 
 def main() -> None:

@@ -221,6 +221,11 @@ def keys() -> dict[str, Any]:
     }
 
 
+def given_keys(sets: Sequence[str], environment: Mapping[str, str]) -> set[str]:
+    """Every key that a person sets beside the file."""
+    return {*_of_environment(environment), *_of_sets(sets, [])}
+
+
 def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -19,6 +19,7 @@ from jobs.config import ENVIRONMENT_PREFIX, FOLLOWS, sections
 from jobs.entry import Job, Outcome, run
 from jobs.options import attributes
 from jobs.toml import to_toml
+from jobs.visible import echo
 from pipeline.files import write_whole
 from trainer.errors import ConfigError
 
@@ -43,7 +44,7 @@ def command() -> Outcome:
     """Write docs/config.md anew."""
     text = page()
     write_whole(str(PAGE), text.encode())
-    click.echo(f"{PAGE} is written.")
+    echo(f"{PAGE} is written.")
     return Outcome(facts={"path": str(PAGE), "keys": text.count("\n| `")})
 
 

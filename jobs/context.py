@@ -12,6 +12,7 @@ from jobs.evaluate import score, settings_of
 from jobs.find import Found
 from jobs.keep import keep
 from jobs.progress import Progress
+from jobs.visible import echo
 from pipeline.errors import DataError
 from pipeline.store import Store
 from trainer.context import (
@@ -52,7 +53,7 @@ def measure_context(
     effective = [effective_context(losses, measure.contexts, ratio=ratio) for ratio in RATIOS]
     rows = rows_of(points, effective)
     scores = score(found, store, crew, (measure.memory,) if memory else ())
-    click.echo(f"{found.name}: {in_words(blocks, measure)}")
+    echo(f"{found.name}: {in_words(blocks, measure)}")
     tell(rows, effective)
     facts = facts_of(found, store, blocks, measure) | {
         "contexts": [finite(row) for row in rows],
@@ -67,7 +68,7 @@ def measure_context(
         rows=[finite(row) for row in rows],
         draw=lambda path: loss_by_context(points, effective, scores, path, title=title),
     )
-    click.echo("\n".join(f"written: {place}" for place in kept))
+    echo("\n".join(f"written: {place}" for place in kept))
     return Outcome(facts=facts | {"files": kept})
 
 
@@ -140,10 +141,10 @@ def memory_of(measure: Measure) -> str:
 
 def tell(rows: list[dict[str, Any]], effective: Sequence[EffectiveContext]) -> None:
     """Print the table, and the effective lengths below it."""
-    click.echo(_table(rows))
+    echo(_table(rows))
     for one in effective:
         sign = "at least " if one.at_least else ""
-        click.echo(f"effective context, r = {one.ratio:g}: {sign}{one.length:,} tokens")
+        echo(f"effective context, r = {one.ratio:g}: {sign}{one.length:,} tokens")
 
 
 def facts_of(found: Found, store: Store, blocks: list[Block], measure: Measure) -> dict[str, Any]:

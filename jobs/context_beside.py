@@ -7,8 +7,6 @@ the better of the two with the shorter one. A model without memory gets its cont
 from dataclasses import replace
 from typing import Any
 
-import click
-
 from jobs.context import (
     RATIOS,
     choose,
@@ -24,6 +22,7 @@ from jobs.crew import Crew, crew
 from jobs.entry import Outcome
 from jobs.find import Found, load
 from jobs.keep import keep
+from jobs.visible import echo
 from pipeline.store import Store
 from trainer.context import context_points, effective_context
 from trainer.pictures import ContextCurve, two_by_context
@@ -54,7 +53,7 @@ def measure_beside(
     losses = [read(crew_here, blocks, measures[0], label="first")]
     with crew(other, store, workers=options["workers"]) as scorers:
         losses.append(read(scorers, blocks, measures[1], label="second"))
-    click.echo(f"{found.name} beside {options['beside']}: {in_words(blocks, measure)}")
+    echo(f"{found.name} beside {options['beside']}: {in_words(blocks, measure)}")
     models: list[dict[str, Any]] = []
     curves: list[ContextCurve] = []
     for one, how, mine in zip((found, other), measures, losses, strict=True):
@@ -63,7 +62,7 @@ def measure_beside(
             effective_context(mine, how.contexts, ratio=ratio, group=losses) for ratio in RATIOS
         ]
         rows, by_place = rows_of(points, effective), mine.mean(dim=1)
-        click.echo(f"\n{one.shown}: {memory_of(how)}")
+        echo(f"\n{one.shown}: {memory_of(how)}")
         tell(rows, effective)
         models.append(
             {
@@ -93,5 +92,5 @@ def measure_beside(
         rows=[{"model": told["checkpoint"]} | row for told in models for row in told["contexts"]],
         draw=lambda path: two_by_context(curves, path, title="by true context, one group"),
     )
-    click.echo("\n".join(f"written: {place}" for place in kept))
+    echo("\n".join(f"written: {place}" for place in kept))
     return Outcome(facts=facts | {"files": kept})

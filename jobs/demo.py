@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from jobs.entry import Exit, Job, Outcome, run
+from jobs.visible import echo
 
 QUICK: dict[str, dict[str, Any]] = {
     "run": {"name": "demo-quick"},
@@ -43,12 +44,12 @@ def command(quick: bool, sets: tuple[str, ...]) -> Outcome:
     summary = folder.read_json("summary.json")
     same = folder.read_json("config.json") == config.to_dict()
     if same and summary and summary["steps"] >= config.trainer.steps:
-        click.echo(f"{folder.path} is done already; remove it to run the demo anew.\n")
+        echo(f"{folder.path} is done already; remove it to run the demo anew.\n")
         return _close(config, summary)
     try:
         return _run(config)
     except KeyboardInterrupt:
-        click.echo("longrow: Stopped at once; `longrow demo` goes on from what is done.", err=True)
+        echo("longrow: Stopped at once; `longrow demo` goes on from what is done.", err=True)
         return Outcome(code=Exit.INTERRUPTED)
 
 
@@ -58,7 +59,7 @@ def _run(config: Any) -> Outcome:
 
     driven = prepare_and_drive(config, shipped_files(), resume="auto", say_ray=True)
     if driven.code is not Exit.DONE:
-        click.echo(f"longrow: {driven.message}", err=True)
+        echo(f"longrow: {driven.message}", err=True)
         return Outcome(facts=driven.summary.to_json(), code=driven.code)
     return _close(config, driven.summary.to_json())
 
@@ -69,15 +70,15 @@ def _close(config: Any, summary: dict[str, Any]) -> Outcome:
     from jobs.report import table, ways_on
 
     folder = folder_of(config)
-    click.echo(table(summary))
+    echo(table(summary))
     samples = sorted((folder.path / "samples").glob("*.json"))
     if samples:
         first = json.loads(samples[-1].read_text(encoding="utf-8"))[0]
-        click.echo(f"\nA held-out document, {first['document']}, begun by its author:")
-        click.echo(_indented(first["prompt"]))
-        click.echo("and gone on with by the model:")
-        click.echo(_indented(first["text"]))
-    click.echo(f"\nLook further:\n{ways_on(config)}")
+        echo(f"\nA held-out document, {first['document']}, begun by its author:")
+        echo(_indented(first["prompt"]))
+        echo("and gone on with by the model:")
+        echo(_indented(first["text"]))
+    echo(f"\nLook further:\n{ways_on(config)}")
     return Outcome(facts=summary)
 
 

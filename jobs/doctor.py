@@ -14,6 +14,7 @@ import click
 
 from jobs.address import ADDRESSES
 from jobs.entry import Exit, Job, Outcome, run
+from jobs.visible import echo
 
 State = Literal["ok", "note", "wrong"]
 
@@ -98,16 +99,16 @@ def command(
     ]
     findings = [show(finding) for check in checks for finding in check()]
     wrong = sum(finding.state == "wrong" for finding in findings)
-    click.echo(f"{wrong} of {len(findings)} are wrong." if wrong else "Nothing is wrong.")
+    echo(f"{wrong} of {len(findings)} are wrong." if wrong else "Nothing is wrong.")
     facts = {"wrong": wrong, "findings": [asdict(finding) for finding in findings]}
     return Outcome(facts=facts, code=Exit.FAILED if wrong else Exit.DONE)
 
 
 def show(finding: Finding) -> Finding:
     """Print a finding at once: some take seconds."""
-    click.echo(f"{finding.state:<6}{finding.name:<15}{finding.found}")
+    echo(f"{finding.state:<6}{finding.name:<15}{finding.found}")
     if finding.do:
-        click.echo(f"{'':<21}-> {finding.do}")
+        echo(f"{'':<21}-> {finding.do}")
     return finding
 
 

@@ -1,6 +1,5 @@
 """What the doctor asks other servers: Ray's cluster and MLflow's server."""
 
-import base64
 import http.client
 import json
 import platform
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 from jobs.doctor import Finding
 from jobs.doctor_storage import clock_finding
+from jobs.mlflow_login import login
 from trainer.errors import ConfigError
 from trainer.settings import check_no_credentials
 
@@ -119,7 +119,7 @@ def mlflow_server(uri: str, environment: Mapping[str, str]) -> list[Finding]:
 
 
 def _ask(uri: str, environment: Mapping[str, str]) -> list[Finding]:
-    request = urllib.request.Request(uri + EXPERIMENTS, headers=_login(environment))  # noqa: S310
+    request = urllib.request.Request(uri + EXPERIMENTS, headers=login(environment))  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
             date, body = answer.headers.get("Date"), answer.read()
@@ -161,12 +161,3 @@ def _turned_away(uri: str, code: int, text: str) -> Finding:
         found=f"{uri} answers {code}: {text[:100]!r}",
         do="Look into the server's log; a server of MLflow 3 is wanted.",
     )
-
-
-def _login(environment: Mapping[str, str]) -> dict[str, str]:
-    if token := environment.get("MLFLOW_TRACKING_TOKEN"):
-        return {"Authorization": f"Bearer {token}"}
-    if user := environment.get("MLFLOW_TRACKING_USERNAME"):
-        pair = f"{user}:{environment.get('MLFLOW_TRACKING_PASSWORD', '')}"
-        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-    return {}

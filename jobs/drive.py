@@ -20,6 +20,7 @@ from jobs.entry import Exit, Terminated, mute, sent
 from jobs.hearing import Claim, claimed
 from jobs.progress import Progress
 from jobs.track import Track, track
+from jobs.visible import visible
 from pipeline.cache import PartCache
 from pipeline.files import join, local_path
 from pipeline.growing import GrowingStore
@@ -346,7 +347,7 @@ def say(sentence: str) -> None:
     A terminal that was closed, or a full disk behind it, takes no run with it.
     """
     try:
-        tqdm.write(sentence, file=sys.stderr)
+        tqdm.write(visible(sentence), file=sys.stderr)
     except OSError as error:
         if error.errno in (errno.EIO, errno.EPIPE):  # for good: the last sentence is not to fail
             mute(sys.stderr)

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
-from jobs.visible import visible
+from jobs.visible import echo
 
 DISTRIBUTION = "longrow"
 PACKAGES = ("pipeline", "model", "trainer", "jobs")
@@ -157,8 +157,8 @@ def finish(work: Callable[[], Outcome], words: Sequence[str]) -> Exit:
         if code is Exit.FAILED and "--debug" not in words and not _is_told(error):
             message += " " + _keep_traceback(error)
         if "--debug" in words:
-            traceback.print_exception(error)
-        print(f"longrow: {visible(message)}", file=sys.stderr, flush=True)
+            echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        echo(f"longrow: {message}", err=True)
         outcome = Outcome(facts={"error": message}, code=code)
     if "--json" in words:
         try:

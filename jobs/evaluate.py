@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.entry import Exit, Job, Outcome, run
+from jobs.visible import echo
 
 if TYPE_CHECKING:
     from jobs.crew import Crew
@@ -119,7 +120,7 @@ def command(
                 found, opened, scorers, memory=memory, options=options | {"workers": workers}
             )
     except WorkerDiedError as error:
-        click.echo(f"longrow: {error}", err=True)
+        echo(f"longrow: {error}", err=True)
         return Outcome(facts={"error": str(error)}, code=Exit.FAILED)
 
 
@@ -148,17 +149,17 @@ def _sweep(
 
     scores = score(found, store, crew, memory)
     settings = settings_of(found, store)
-    click.echo(
+    echo(
         f"{found.name}: {scores[0].documents:,} held-out documents, {scores[0].targets:,} targets, "
         f"segment {scores[0].segment}, clamp {scores[0].clamp or 'none'}"
     )
     rows = [row_of(score) for score in scores]
-    click.echo("  ".join(f"{name:>10}" for name in rows[0]))
+    echo("  ".join(f"{name:>10}" for name in rows[0]))
     for row in rows:
         cells = (
             f"{cell:>10,}" if isinstance(cell, int) else f"{cell:>10.4f}" for cell in row.values()
         )
-        click.echo("  ".join(cells))
+        echo("  ".join(cells))
     facts = settings | {"scores": [score.to_json() for score in scores]}
     kept = keep(
         found,
@@ -169,7 +170,7 @@ def _sweep(
             scores, path, title=f"{found.name}: held-out loss by memory"
         ),
     )
-    click.echo("\n".join(f"written: {place}" for place in kept))
+    echo("\n".join(f"written: {place}" for place in kept))
     return Outcome(facts=facts | {"files": kept})
 
 

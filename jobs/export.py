@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.entry import Job, Outcome, run
+from jobs.visible import echo
 
 if TYPE_CHECKING:
     from model.reference import Dialect
@@ -43,7 +44,7 @@ def command(run_name: str, out: Path, *, names: str) -> Outcome:
         config_to_reference(loaded.model.config, dialect=dialect)  # refuses before a file is there
         write_folder(out, lambda folder: _published(loaded, folder, dialect))
     count = sum(weight.numel() for weight in loaded.model.parameters())
-    click.echo(f"{count:,} weights of step {loaded.step}, with the names of {names}: {out}")
+    echo(f"{count:,} weights of step {loaded.step}, with the names of {names}: {out}")
     return Outcome(
         facts={"folder": str(out), "names": names, "weights": count, "step": loaded.step}
     )

@@ -3,6 +3,7 @@
 import click
 
 from jobs.entry import Job, Outcome, run
+from jobs.visible import echo
 
 
 @click.command("generate", cls=Job)
@@ -58,15 +59,16 @@ def command(
         device=loaded.model.content_bias.device,
     )
     whole = ["" for _ in texts]
-    click.echo(click.style(texts[0], bold=True), nl=False)
+    echo(texts[0], nl=False, bold=True)
     for news in write(
         loaded.model, tokenizer, texts, max_tokens=tokens, sampling=chosen, memory=memory
     ):
         whole = [text + new for text, new in zip(whole, news, strict=True)]
-        click.echo(news[0], nl=False)
-    click.echo()
+        echo(news[0], nl=False)
+    echo()
     for prompt, text in zip(texts[1:], whole[1:], strict=True):
-        click.echo(f"\n{click.style(prompt, bold=True)}{text}")
+        echo(f"\n{prompt}", nl=False, bold=True)
+        echo(text)
     facts = [{"prompt": p, "text": t} for p, t in zip(texts, whole, strict=True)]
     return Outcome(facts={"checkpoint": found.shown, "texts": facts})
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from jobs.entry import Job, Outcome, run
+from jobs.visible import echo
 
 
 @click.command("import-weights", cls=Job)
@@ -38,7 +39,7 @@ def command(weights: Path, config: Path, out: Path, *, names: str) -> Outcome:
     set_weights(model, from_reference(tensors, settings, dialect=dialect))  # pyright: ignore[reportArgumentType]
     write_folder(out, lambda folder: save_weights(model, folder))
     count = sum(weight.numel() for weight in model.parameters())
-    click.echo(f"{count:,} weights of {settings.layers} layers, {settings.vocab_size:,} ids: {out}")
+    echo(f"{count:,} weights of {settings.layers} layers, {settings.vocab_size:,} ids: {out}")
     return Outcome(facts={"folder": str(out), "weights": count, "vocab_size": settings.vocab_size})
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
 from jobs.find import Found
+from jobs.ours import record_of
 from jobs.track import OFF
+from jobs.visible import echo
 from pipeline.files import write_whole
 from trainer.errors import ConfigError
 
@@ -60,15 +60,16 @@ def evaluations_of(found: Found) -> Path:
 def _record(found: Found, name: str, *, rows: Sequence[Mapping[str, Any]], picture: Path) -> None:
     """Add it to the run's record in MLflow, where it has one and tracking is not off."""
     folder = found.folder
-    known = folder.record() if folder else {}
     config = (folder.read_json("config.json") if folder else None) or {}
-    if not known or not known["run_id"] or config.get("tracking", {}).get("uri") == OFF:
+    if folder is None or config.get("tracking", {}).get("uri") == OFF:
         return
-    from trainer.tracking import add_to_run
-
     digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:8]
     tables = {f"evaluations/{name}-{digest}.json": rows}
     try:
-        add_to_run(known["uri"], known["run_id"], files=[picture], tables=tables)
+        known = record_of(folder)
+        if known and known["run_id"]:
+            from trainer.tracking import add_to_run
+
+            add_to_run(known["uri"], known["run_id"], files=[picture], tables=tables)
     except ConfigError as error:
-        click.echo(f"longrow: {error}", err=True)
+        echo(f"longrow: {error}", err=True)

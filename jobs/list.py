@@ -4,6 +4,7 @@ import click
 
 from jobs.address import address_option
 from jobs.entry import Job, Outcome, run
+from jobs.visible import echo
 
 
 @click.command("list", cls=Job)
@@ -21,9 +22,9 @@ def command(*, address: str) -> Outcome:
     width = max((len(job.job) for job in found), default=0)
     for job in found:
         what = job.folder or job.entrypoint[:60]
-        click.echo(f"{job.job:<{width}}  {job.status:<9}  {clock(job.started):<20}  {what}")
+        echo(f"{job.job:<{width}}  {job.status:<9}  {clock(job.started):<20}  {what}")
     if not found:
-        click.echo(f"No job was submitted to {jobs.address}.")
+        echo(f"No job was submitted to {jobs.address}.")
     return Outcome(facts={"jobs": [job.to_json() for job in found]})
 
 

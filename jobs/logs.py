@@ -7,6 +7,7 @@ import click
 
 from jobs.address import address_option
 from jobs.entry import Job, Outcome, run
+from jobs.visible import echo
 
 if TYPE_CHECKING:
     from jobs.ray_jobs import RayJob, RayJobs
@@ -31,14 +32,14 @@ def command(job: str, *, follow: bool, address: str) -> Outcome:
     if follow:
         found = follow_to_end(jobs, found.job)
     else:
-        click.echo(jobs.logs(found.job), nl=False)
+        echo(jobs.logs(found.job), nl=False)
     return Outcome(facts={"job": found.job, "status": found.status})
 
 
 def follow_to_end(jobs: "RayJobs", job: str) -> "RayJob":
     """Print what a job says until it says no more; returns the job as it ended."""
     for said in jobs.follow(job):
-        click.echo(said, nl=False)
+        echo(said, nl=False)
     return settled(jobs, job, wait_s=SETTLE_S)
 
 

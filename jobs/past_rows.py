@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-import click
-
 from jobs.find import config_of
+from jobs.visible import echo
 from pipeline.anchors import Anchor, first_anchor
 from pipeline.errors import DataError
 from pipeline.growing import GrowingStore, open_present
@@ -108,6 +107,6 @@ def _once() -> Callable[[str], None]:
     def say(sentence: str) -> None:
         if sentence not in said:
             said.add(sentence)
-            click.echo(f"longrow: {sentence}", err=True)
+            echo(f"longrow: {sentence}", err=True)
 
     return say

@@ -5,6 +5,7 @@ from contextlib import suppress
 import click
 
 from jobs.entry import Job, Outcome, run
+from jobs.visible import echo
 
 
 @click.command("pin", cls=Job)
@@ -33,7 +34,7 @@ def command(checkpoint: str, *, unpin: bool) -> Outcome:
             raise CheckpointError(
                 f"{shown} was removed by its run while it was being pinned. Pin another one."
             )
-    click.echo(f"{shown} is {'not pinned' if unpin else 'pinned'}.")
+    echo(f"{shown} is {'not pinned' if unpin else 'pinned'}.")
     return Outcome(facts={"checkpoint": shown, "pinned": not unpin})
 
 

@@ -9,6 +9,8 @@ from typing import NoReturn, Self
 
 from tqdm import tqdm
 
+from jobs.visible import echo, visible
+
 SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -77,9 +79,9 @@ class Progress:
                 if place == len(self._lines):
                     line = tqdm(bar_format="{desc}", position=place + 1, leave=False)
                     self._lines.append(line)
-                self._lines[place].set_description_str(detail)
+                self._lines[place].set_description_str(visible(detail))
             self._bar.total = total
-            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.set_postfix_str(visible(note), refresh=False)
             self._bar.update(done - self._bar.n)
             return
         now = self._clock()
@@ -89,7 +91,7 @@ class Progress:
             of = f" of {total:,}" if total is not None else ""
             tail = f", {note}" if note else ""
             tail += self._left(now, done, total)
-            print(f"{self._title}: {done:,}{of} {self._unit}{tail}", file=sys.stderr, flush=True)
+            echo(f"{self._title}: {done:,}{of} {self._unit}{tail}", err=True)
 
     def _left(self, now: float, done: int, total: int | None) -> str:
         """How long it will take from `now` on, as a bar says too; empty where nobody can tell."""

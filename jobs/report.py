@@ -4,12 +4,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import click
-
 from jobs.config import RunConfig
 from jobs.drive import Driven, folder_of
 from jobs.entry import Exit, Outcome
 from jobs.track import OFF, uri_of
+from jobs.visible import echo
 from pipeline.files import local_path
 
 
@@ -17,10 +16,10 @@ def finish(config: RunConfig, driven: Driven) -> Outcome:
     """Print the closing table and where to look, or why there is none; give the outcome."""
     facts = driven.summary.to_json()
     if driven.code is Exit.DONE:
-        click.echo(table(facts))
-        click.echo(f"\nLook further:\n{ways_on(config)}")
+        echo(table(facts))
+        echo(f"\nLook further:\n{ways_on(config)}")
     else:
-        click.echo(f"longrow: {driven.message}", err=True)
+        echo(f"longrow: {driven.message}", err=True)
         facts |= {"error": driven.message} if driven.code in _ERRORS else {}
     return Outcome(facts=facts, code=driven.code)
 

@@ -21,14 +21,18 @@ def command(run_name: str, sets: tuple[str, ...], *, reshard: bool) -> Outcome:
     import os
 
     from jobs.begin import settle_init
+    from jobs.config import given_keys
     from jobs.drive import drive, say
     from jobs.find import config_of, find_run
+    from jobs.ours import check_addresses
     from jobs.prepare import build_and_drive, is_built
     from jobs.report import finish
     from trainer.errors import ConfigError
 
     folder = find_run(run_name)
-    read = settle_init(config_of(folder, sets=sets, environment=os.environ), say=say)
+    read = config_of(folder, sets=sets, environment=os.environ)
+    check_addresses(read, folder, given=given_keys(sets, os.environ))
+    read = settle_init(read, say=say)
     if read.data.train_while_building and not is_built(read):
         if reshard:
             raise ConfigError(

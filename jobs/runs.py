@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.entry import Exit, Job, Outcome, run
+from jobs.visible import echo
 
 if TYPE_CHECKING:
     from trainer.run_folder import RunFolder
@@ -58,7 +59,7 @@ def command(action: str, folder: str, silent_s: float) -> Outcome:
     seen = [look(one, now=time.time(), silent_s=silent_s) for one in found]
     if action == "list":
         for one in seen:
-            click.echo(
+            echo(
                 f"{one.name:<24} {one.status:<8} step {one.step:,} of {one.of:,}, "
                 f"attempts {one.attempts}"
             )
@@ -70,12 +71,12 @@ def command(action: str, folder: str, silent_s: float) -> Outcome:
             end = "FINISHED" if told.status == "done" else "KILLED"
             if told.status != "running" and _reap(one, status=end):
                 reaped.append(told.name)
-                click.echo(f"{told.name} was RUNNING in MLflow without life: it is {end} now.")
+                echo(f"{told.name} was RUNNING in MLflow without life: it is {end} now.")
         except ValueError as error:  # one record that is away must not keep the others waiting
             failed.append(told.name)
-            click.echo(f"{told.name}: {error}", err=True)
+            echo(f"{told.name}: {error}", err=True)
     if not reaped and not failed:
-        click.echo(f"No run in {folder} was RUNNING in MLflow without life.")
+        echo(f"No run in {folder} was RUNNING in MLflow without life.")
     code = Exit.FAILED if failed else Exit.DONE
     return Outcome(facts={"reaped": reaped, "failed": failed}, code=code)
 
@@ -123,7 +124,9 @@ def _runs_in(folder: str) -> "list[RunFolder]":
 
 
 def _reap(folder: "RunFolder", *, status: str) -> bool:
-    known = folder.record()
+    from jobs.ours import record_of
+
+    known = record_of(folder)
     if not known:
         return False
     from trainer.tracking import end_if_running

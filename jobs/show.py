@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from jobs.entry import Job, Outcome, run
-from jobs.visible import visible
+from jobs.visible import echo
 from pipeline.anchors import first_anchor
 from pipeline.corpus import Reject
 from pipeline.files import exists, join, local_path, open_binary
@@ -69,12 +69,12 @@ def command(
         doc = _number(opened, uid, doc)
     if doc is None:
         facts = describe(opened)
-        print(visible(in_words(facts)))
+        echo(in_words(facts))
     else:
         facts = document(opened, doc)
         head = {name: value for name, value in facts.items() if name != "text"}
-        print(visible("\n".join(f"{name:<11} {value}" for name, value in head.items())))
-        print(visible(f"\n{beginning(facts['text'])}"))
+        echo("\n".join(f"{name:<11} {value}" for name, value in head.items()))
+        echo(f"\n{beginning(facts['text'])}")
     return Outcome(facts=facts)
 
 

@@ -3,10 +3,8 @@
 import json
 from typing import Any
 
-import click
-
 from jobs.past_rows import anchor_of, check_reach
-from jobs.visible import visible
+from jobs.visible import echo
 from pipeline.anchors import at
 from pipeline.batch import Batch, digest
 from pipeline.growing import GrowingStore
@@ -50,15 +48,15 @@ def show_batch(folder: RunFolder, step: int) -> dict[str, Any]:
             for row in range(anchor.layout.rows)
         ],
     }
-    click.echo(
+    echo(
         f"step {step} of {folder.place}: loss {_number(line['train/loss'])}, gradient norm "
         f"{_number(line['train/grad_norm'])}\n{anchor.layout.rows} rows of "
         f"{anchor.layout.segment} tokens from {store.url}\nsha256 {facts['sha256']}"
     )
     for row in facts["rows"]:
-        click.echo(f"\nrow {row['row']}")
+        echo(f"\nrow {row['row']}")
         for piece in row["pieces"]:
-            click.echo(visible(_in_words(piece)))
+            echo(_in_words(piece))
     return facts
 
 

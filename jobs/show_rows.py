@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import click
 import numpy as np
 
+from jobs.visible import echo
 from pipeline.anchors import Anchor, at
 from pipeline.errors import DataError
 from pipeline.growing import GrowingStore
@@ -94,10 +94,10 @@ def show_rows(
         ],
         "reads": [_stretch(store, piece) for piece in _table(here.pieces)],
     }
-    click.echo(_head(facts))
+    echo(_head(facts))
     for number, one in enumerate(stretches):
         if number:
-            click.echo(
+            echo(
                 f"\nfrom step {one.first:,} on the rows are dealt anew: {one.layout.rows} rows of "
                 f"{one.layout.segment} tokens"
             )
@@ -108,9 +108,9 @@ def show_rows(
             step=step,
             newest=newest,
         )
-        click.echo("\n".join(drawing))
-    click.echo("")
-    click.echo("\n".join(_list(facts["reads"], layout.rows)))
+        echo("\n".join(drawing))
+    echo("")
+    echo("\n".join(_list(facts["reads"], layout.rows)))
     return facts
 
 

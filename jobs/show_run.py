@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import click
-
 from jobs.find import run_of
 from jobs.report import table
+from jobs.visible import echo
 from pipeline.files import list_folder
-from trainer.checkpoint import checkpoints, faults_of, read_state
+from trainer.checkpoint import checkpoints, faults_now, faults_of, read_state
 from trainer.retention import PINNED
 from trainer.run_folder import RunFolder
 from trainer.summary import read_scores
@@ -29,24 +28,27 @@ def show_run(folder: RunFolder) -> dict[str, Any]:
     facts |= _shares(config, steps[-1] if steps else {})
     for score in read_scores(folder):
         facts[f"bits_per_byte_memory_{score.memory}"] = score.bits_per_byte
-    click.echo(table(facts))
-    click.echo("\nattempts")
+    echo(table(facts))
+    echo("\nattempts")
     for attempt in folder.attempts():
         whence = attempt.resumed_from or "the start"
-        click.echo(
+        echo(
             f"  {attempt.number}: from step {attempt.start_step} ({whence}), "
             f"{attempt.world_size} workers of {attempt.threads} threads"
         )
-    click.echo("\ncheckpoints")
-    kept = checkpoints(folder.checkpoints)
-    for path in kept:
-        wrong = faults_of(folder, path)
+    echo("\ncheckpoints")
+    kept: list[str] = []
+    for path in checkpoints(folder.checkpoints):
+        wrong = faults_now(folder, path)
+        if wrong is None:
+            continue
+        kept.append(path.name)
         pinned = ", pinned" if (path / PINNED).exists() else ""
-        click.echo(f"  {path.name}  {_size(path):>10}  {'; '.join(wrong) or 'whole'}{pinned}")
+        echo(f"  {path.name}  {_size(path):>10}  {'; '.join(wrong) or 'whole'}{pinned}")
         folder.let_go(path)
     for fault in folder.unfinished():
-        click.echo(f"  {fault}")
-    return facts | {"checkpoints": [path.name for path in kept]}
+        echo(f"  {fault}")
+    return facts | {"checkpoints": kept}
 
 
 def show_checkpoint(path: Path) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def show_checkpoint(path: Path) -> dict[str, Any]:
             **{f"counters.{key}": value for key, value in state["counters"].items()},
             **{f"versions.{key}": value for key, value in state["versions"].items()},
         }
-    click.echo(table(facts | {"faults": "; ".join(wrong) or "none"}))
+    echo(table(facts | {"faults": "; ".join(wrong) or "none"}))
     return facts
 
 

@@ -9,6 +9,7 @@ import click
 
 from jobs.address import address_option
 from jobs.entry import Job, Outcome, run
+from jobs.visible import echo
 
 if TYPE_CHECKING:
     from jobs.ray_jobs import RayJob
@@ -31,7 +32,7 @@ def command(job: str, *, address: str) -> Outcome:
     jobs, _ = open_jobs(address)
     found = jobs.find(job)
     facts = facts_of(found, last_line(jobs.logs(found.job)))
-    click.echo(table({name: value for name, value in facts.items() if value not in ("", None)}))
+    echo(table({name: value for name, value in facts.items() if value not in ("", None)}))
     return Outcome(facts=facts)
 
 

@@ -4,6 +4,7 @@ import click
 
 from jobs.address import address_option
 from jobs.entry import Exit, Job, Outcome, run
+from jobs.visible import echo
 
 
 @click.command("stop", cls=Job)
@@ -41,7 +42,7 @@ def command(run_name: str, *, address: str, wait_s: float) -> Outcome:
     folder = find_driven(run_name)
     was_running = ask_to_stop(folder)
     if was_running:
-        click.echo(f"Asked {folder.place} to stop after its current step.", err=True)
+        echo(f"Asked {folder.place} to stop after its current step.", err=True)
     ended = await_end(folder, wait_s=wait_s)
     folder.refresh()
     step = max(map(step_of, checkpoints(folder.checkpoints)), default=0)
@@ -51,10 +52,10 @@ def command(run_name: str, *, address: str, wait_s: float) -> Outcome:
             f"{folder.place} has not ended in {wait_s:.0f} s. It stops when its current step and "
             "its checkpoint are done; if its driver was killed on another machine, nothing runs."
         )
-        click.echo(f"longrow: {message}", err=True)
+        echo(f"longrow: {message}", err=True)
         return Outcome(facts=facts | {"error": message}, code=Exit.FAILED)
     how = "stopped" if was_running else "was not running"
-    click.echo(f"{folder.place} {how}; its newest checkpoint is of step {step}.")
+    echo(f"{folder.place} {how}; its newest checkpoint is of step {step}.")
     return Outcome(facts=facts)
 
 

@@ -1,8 +1,7 @@
 """The end of a job on a cluster: asked for, waited for, and what it left."""
 
-import click
-
 from jobs.entry import Exit, Outcome
+from jobs.visible import echo
 
 
 def stop_job(word: str, *, address: str, wait_s: float) -> Outcome:
@@ -24,7 +23,7 @@ def stop_job(word: str, *, address: str, wait_s: float) -> Outcome:
     job = jobs.find(word).job
     was_running = jobs.stop(job)
     if was_running:
-        click.echo(f"Asked {job} to stop after its current step.", err=True)
+        echo(f"Asked {job} to stop after its current step.", err=True)
     ended = settled(jobs, job, wait_s=wait_s)
     said = last_line(jobs.logs(job))
     facts = {**facts_of(ended, said), "was_running": was_running, "is_over": ended.is_over}
@@ -33,8 +32,8 @@ def stop_job(word: str, *, address: str, wait_s: float) -> Outcome:
             f"{job} has not ended in {wait_s:.0f} s. Ray kills it when the grace is over that it "
             "was submitted with; `longrow status` says when."
         )
-        click.echo(f"longrow: {message}", err=True)
+        echo(f"longrow: {message}", err=True)
         return Outcome(facts=facts | {"error": message}, code=Exit.FAILED)
     how = "stopped" if was_running else f"was over ({ended.status})"
-    click.echo(f"{job} {how}. {facts['said'].removeprefix('longrow: ')}".rstrip())
+    echo(f"{job} {how}. {facts['said'].removeprefix('longrow: ')}".rstrip())
     return Outcome(facts=facts)

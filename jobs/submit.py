@@ -9,6 +9,7 @@ import click
 from jobs.address import address_option
 from jobs.entry import Exit, Job, Outcome, run
 from jobs.run_options import config_argument, resume_option, set_option
+from jobs.visible import echo
 
 if TYPE_CHECKING:
     from jobs.config import RunConfig
@@ -76,7 +77,7 @@ def command(
 
     jobs, seen = open_jobs(address)
     for line in (fits(seen), f"Nodes must see: {', '.join(seen_by_all.values())}."):
-        click.echo(line, err=True, nl=bool(line))
+        echo(line, err=True, nl=bool(line))
     folder = f"{read.run.folder.rstrip('/')}/{read.run.name}"
     number = _next_number(jobs.all(), read, folder)
     metadata = {
@@ -87,7 +88,7 @@ def command(
         "longrow.sha256": sent.sha256,
     }
     words = [python, "-m", "jobs.train", "run.toml", "--resume", resume]
-    click.echo(f"Sending {sent.what}.", err=True)
+    echo(f"Sending {sent.what}.", err=True)
     job = jobs.submit(
         f"{read.run.name}-{number}",
         package=sent.data,
@@ -96,7 +97,7 @@ def command(
         environment={"RAY_JOB_STOP_WAIT_TIME_S": str(stop_grace_s)},
         metadata={name: value for name, value in metadata.items() if value},
     )
-    click.echo(job if follow else f"{job}\n\nLook further:\n{_ways_on(job, jobs.address)}")
+    echo(job if follow else f"{job}\n\nLook further:\n{_ways_on(job, jobs.address)}")
     facts = {
         "job": job,
         "run": read.run.name,

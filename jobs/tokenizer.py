@@ -10,6 +10,7 @@ import click
 from jobs.entry import Job, Outcome, run
 from jobs.options import settings_options
 from jobs.progress import Progress
+from jobs.visible import echo
 from pipeline.corpus import Document, Plan, SourceOptions
 from pipeline.errors import DataError
 from pipeline.examine import examine
@@ -60,12 +61,12 @@ def command(
         )
     options = BuildSettings(text_key=text_key, encoding=encoding, separator=separator).options
     facts = train(inputs, out=out, settings=wanted, options=options, model=model)
-    print(
+    echo(
         f"read        {facts['documents']:,} documents, {facts['rejected']:,} bad records left out"
     )
-    print(f"vocabulary  {facts['vocab_size']:,} ids ({model or wanted.model_type})")
-    print(in_words(facts["report"]))
-    print(f"written     {out}")
+    echo(f"vocabulary  {facts['vocab_size']:,} ids ({model or wanted.model_type})")
+    echo(in_words(facts["report"]))
+    echo(f"written     {out}")
     return Outcome(facts=facts)
 
 

@@ -7,6 +7,7 @@ import click
 
 from jobs.entry import Job, Outcome, run
 from jobs.run_options import config_argument, resume_option, set_option
+from jobs.visible import echo
 
 
 @click.command("train", cls=Job)
@@ -67,10 +68,10 @@ def command(
         from jobs.report import table
 
         facts = try_out(read)
-        click.echo(f"{table(in_words(facts))}\n")
-        click.echo(read.to_toml(), err=True)
+        echo(f"{table(in_words(facts))}\n")
+        echo(read.to_toml(), err=True)
         return Outcome(facts=facts)
-    click.echo(read.to_toml(), err=True)
+    echo(read.to_toml(), err=True)
     if read.data.train_while_building:
         from jobs.prepare import build_and_drive
 

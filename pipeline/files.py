@@ -157,10 +157,12 @@ def list_folder(url: str) -> dict[str, int | None]:
     """Names directly in a folder with their sizes in bytes; None for a folder; {} if missing."""
     path = local_path(url)
     if path is not None:
-        if not path.is_dir():
-            return {}
         found: dict[str, int | None] = {}
-        with os.scandir(path) as entries:
+        try:
+            listed = os.scandir(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        with listed as entries:
             for entry in entries:
                 try:
                     found[entry.name] = None if entry.is_dir() else entry.stat().st_size

@@ -19,6 +19,11 @@ from tests.chaos import free_port
 from trainer.errors import ConfigError
 from trainer.temp_folder import remove_folder
 
+# What the nodes of a cluster hold, for stores and for MLflow.
+NAMES = (
+    "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN", "PGPASSWORD",
+)  # fmt: skip
 START = ["ray", "start", "--head", "--num-cpus", "2", "--dashboard-host", "127.0.0.1"]
 
 
@@ -29,6 +34,7 @@ class Head:
         path: All of it lies below.
         address: Of its dashboard.
         token: That it asks for.
+        secrets: By name: the token, and what the nodes hold beside it.
         environment: Of its processes, and of a client's.
     """
 
@@ -36,6 +42,8 @@ class Head:
         """Start it by the words of a `ray start`; where it listens and writes is ours to say."""
         self.path = Path(tempfile.mkdtemp(prefix="lrh-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"]))
         self.token = secrets.token_hex(32)
+        self.secrets = {name: secrets.token_hex(16) for name in NAMES}
+        self.secrets["RAY_AUTH_TOKEN"] = self.token
         self._start = (start or START)[1:]
         python = _python_without_us(self.path / "venv")
         self.environment = {
@@ -43,7 +51,7 @@ class Head:
             "HOME": str(self.path / "home"),
             "TMPDIR": str(self.path / "t"),
             "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": self.token,
+            **self.secrets,
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
             "TERM": "dumb",
@@ -57,6 +65,8 @@ class Head:
             "--port": free_port(),
             "--dashboard-port": dashboard,
             "--ray-client-server-port": free_port(),
+            # Where another Ray of the machine has taken its usual place, this agent starts no job.
+            "--dashboard-agent-listen-port": free_port(),
             "--temp-dir": self.path / "r",
             "--object-store-memory": 200_000_000,
         }

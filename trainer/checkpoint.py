@@ -124,12 +124,12 @@ def _fault(path: Path, name: str, told: Any, *, tensors: bool, sizes: Mapping[st
     if not isinstance(size, int) or not isinstance(sha256, str):
         return f"{path}/manifest.json says neither size nor sha256 of {name}"
     try:
-        if not file.is_file() and name not in sizes:
-            return f"{file} is missing"
         if (found := _size(file, sizes)) != size:
             return f"{file} has {found:,} bytes, its manifest says {size:,}"
         if (tensors or file.suffix == ".json") and _sha256(file) != sha256:
             return f"{file} does not have the sha256 of its manifest"
+    except (FileNotFoundError, KeyError):  # it is neither here nor there, or not any more
+        return f"{file} is missing"
     except OSError as error:
         return f"{file} cannot be read: {error.strerror or error}"
     return ""
@@ -143,6 +143,15 @@ def faults_of(run: RunFolder, path: Path, *, tensors: bool = True) -> list[str]:
     else:
         found = faults(path, tensors=False, sizes=run.sizes(path))
     return [run.named(fault) for fault in found]
+
+
+def faults_now(run: RunFolder, path: Path) -> list[str] | None:
+    """The faults of a checkpoint of a run that may be running; None if it has removed it since."""
+    was_one = (path / "manifest.json").is_file()
+    wrong = faults_of(run, path)
+    if wrong and was_one and not run.exists(f"{path.parent.name}/{path.name}/manifest.json"):
+        return None
+    return wrong
 
 
 def newest_of(

@@ -22,7 +22,7 @@ def driving(folder: RunFolder, *, launch: str) -> Iterator[None]:
     told = {"launch": launch, "host": socket.gethostname(), "process": owner_of(os.getpid())}
     if not folder.is_driven_by(launch):
         folder.remove(STOP)  # meant for an earlier start
-    folder.write_json(DRIVER, told)
+        folder.write_json(DRIVER, told)
     folder.beat()  # before MLflow has it as RUNNING, which `longrow runs reap` must not end
     try:
         yield

@@ -183,6 +183,8 @@ class Tracker:
             client = connect()
             run_id = _begin(client, run)
             held = _go_on(client, run_id, run)
+        except ConfigError:
+            raise
         except Exception as error:
             first = _first(error)[:200]
             if run_id:
@@ -450,6 +452,7 @@ def _go_on(client: MlflowClient, run_id: str, told: TrackedRun) -> Held:
     """Say that the run goes on, with what is missing of its beginning; look at what MLflow has."""
     client.update_run(run_id, status="RUNNING")
     run = client.get_run(run_id)
+    _check_artifacts(client.tracking_uri, run.info.artifact_uri)
     experiment_id = run.info.experiment_id
     params = {key: value for key, value in told.params.items() if key not in run.data.params}
     tags = {**told.tags} if NOTE in run.data.tags else {**told.tags, NOTE: told.description}
@@ -483,6 +486,19 @@ def _go_on(client: MlflowClient, run_id: str, told: TrackedRun) -> Held:
         token = page.token
         if not token:
             return held
+
+
+def _check_artifacts(uri: str, artifacts: str | None) -> None:
+    """Take no server from a file, which may be a stranger's: MLflow would send it our password.
+
+    Raises:
+        ConfigError: The file names one.
+    """
+    if uri.startswith("sqlite:") and (artifacts or "").startswith(("http:", "https:", "dbfs:")):
+        raise ConfigError(
+            f"{uri} has the run's artifacts at {artifacts}, and a server is taken from the "
+            "environment alone, for it gets what opens it. Set MLFLOW_TRACKING_URI to the server."
+        )
 
 
 def _is_away(error: Exception) -> bool:
@@ -634,6 +650,7 @@ def add_to_run(
     """
     try:
         client = _recorded(uri, run_id)
+        _check_artifacts(uri, client.get_run(run_id).info.artifact_uri)
         for file in files:
             client.log_artifact(run_id, str(file), "pictures")
         for name, rows in tables.items():

@@ -6,11 +6,13 @@ One head for all. The commands are those of docs/cluster.md, read from that page
 import json
 import os
 import re
+import secrets
 import shlex
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +23,14 @@ import pytest
 from jobs.entry import Exit
 from tests.chaos import free_port
 from tests.command import code_of
-from tests.ray_head import Head
+from tests.ray_head import NAMES, Head
 from tests.tiny_runs import TOML
 from trainer.checkpoint import newest_whole, step_of
 from trainer.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cluster.md"
+OURS = {name: secrets.token_hex(16) for name in NAMES}  # what whoever submits holds
 ON = 25  # steps that a run is let go on before something is done to it
 # The learning rate does not look at the last step, which a run has none of until it is told one.
 REST = """
@@ -72,6 +75,8 @@ def client(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", head.address)
     for name in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
+    for name, value in OURS.items():  # the nodes have their own
+        monkeypatch.setenv(name, value)
 
 
 class Told:
@@ -199,6 +204,7 @@ def test_a_job_that_was_stopped_and_one_that_was_killed_go_on_and_lose_not_one_b
     refused = told.by("submit", config, code=Exit.BAD_USE)
     assert "one run has one writer" in refused["error"]
     _see_where_it_runs(head, _driver(folder))
+    _see_that_nothing_is_told(head)
     os.kill(_driver(folder), signal.SIGKILL)
     wait_for(lambda: told.by("status", "lost")["status"] != "RUNNING")
     assert told.by("status", "lost")["status"] == "FAILED"
@@ -219,6 +225,21 @@ def _see_where_it_runs(head: Head, driver: int) -> None:
         assert "/working_dir_files/_ray_pkg_" in str(Path(f"/proc/{pid}/cwd").readlink())
     assert b"RAY_JOB_STOP_WAIT_TIME_S=120" in _environment(driver)
     assert all(b"CUBLAS_WORKSPACE_CONFIG=:4096:8" in _environment(pid) for pid in workers)
+
+
+def _see_that_nothing_is_told(head: Head) -> None:
+    """Of what the nodes and we hold, no command and no page of a Ray that works knows anything."""
+    pages = ("/api/jobs/", "/api/v0/actors?detail=true", "/api/v0/runtime_envs?detail=true")
+    told = {f"/proc/{pid}/cmdline": command for pid, command in head.processes().items()}
+    for page in pages:
+        request = urllib.request.Request(  # noqa: S310 - our own loopback port
+            head.address + page, headers={"Authorization": f"Bearer {head.token}"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            told[page] = answer.read().decode()
+    assert "RAY_JOB_STOP_WAIT_TIME_S" in told["/api/jobs/"]
+    held = {*head.secrets.values(), *OURS.values()}
+    assert [where for where, text in told.items() if any(one in text for one in held)] == []
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -278,14 +299,16 @@ def test_what_does_not_fit_the_cluster_is_told_in_a_sentence_and_nothing_is_sent
     assert "never" not in {job["run"] for job in told.by("list")["jobs"]}
 
 
-def test_no_token_is_told_to_anybody(head: Head, told: Told) -> None:
+def test_no_token_and_no_password_is_told_to_anybody(head: Head, told: Told) -> None:
+    """After all that the tests above did: run folders, MLflow's file, Ray's logs, what we say."""
+    held = [one.encode() for one in (*head.secrets.values(), *OURS.values())]
     jobs = told.by("list")
     ours = [path for path in head.path.rglob("*") if path.is_file() and "venv" not in path.parts]
-    assert head.token not in jobs["out"] + jobs["err"]
-    kept = [path for path in ours if head.token.encode() in path.read_bytes()]
-    assert [str(path.relative_to(head.path)) for path in kept] == []
+    said = (jobs["out"] + jobs["err"]).encode()
     words = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _readable(path)]
-    assert not [line for line in words if head.token.encode() in line]
+    kept = [path for path in ours if any(one in path.read_bytes() for one in held)]
+    assert [str(path.relative_to(head.path)) for path in kept] == []
+    assert not [line for line in [said, *words] if any(one in line for one in held)]
 
 
 def _readable(path: Path) -> bool:

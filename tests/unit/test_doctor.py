@@ -1,5 +1,6 @@
 """The doctor finds what was planted, says what to do, and leaves nothing behind."""
 
+import base64
 import json
 import platform
 import socket
@@ -197,9 +198,30 @@ def test_mlflow_is_asked_with_our_name_which_is_not_told(
     told = mlflow_server(uri, who)
     assert says["asked"]["Authorization"].startswith("Basic ")
     assert "secret" not in str(told)
+    both = mlflow_server(uri, who | {"MLFLOW_TRACKING_TOKEN": "token"})
+    assert says["asked"]["Authorization"].startswith("Basic ")  # as MLflow's client has it
+    alone = mlflow_server(uri, {"MLFLOW_TRACKING_TOKEN": "token", "MLFLOW_TRACKING_USERNAME": "a"})
+    assert says["asked"]["Authorization"] == "Bearer token"
+    assert "token" not in str((both, alone))
     (found,) = mlflow_server(uri.replace("://", "://ann:secret@"), {})
     assert found.state == "wrong"
     assert "secret" not in str(found)
+
+
+def test_mlflow_is_asked_with_the_name_in_its_own_file_too(
+    server: tuple[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, says = server
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / ".mlflow" / "credentials"
+    file.parent.mkdir()
+    file.write_text("[mlflow]\nmlflow_tracking_username = ann\nmlflow_tracking_password = ab\n")
+    assert states(mlflow_server(uri, {})) == ["ok", "ok"]
+    sent = says["asked"]["Authorization"].removeprefix("Basic ")
+    assert base64.b64decode(sent) == b"ann:ab"
+    file.write_text("no table")
+    mlflow_server(uri, {})
+    assert "Authorization" not in says["asked"]
 
 
 @pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns"])

@@ -13,7 +13,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from tests.infra_files import INFRA, ROOT
-from tests.unit.test_infra_names import told, variable_is_known
+from tests.unit.test_infra_names import STOP_JOBS, WAIT, told, variable_is_known
 
 DOCKERFILE = (INFRA / "Dockerfile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -63,6 +63,8 @@ def faults(text: str) -> list[str]:
     checks = {
         "a copied path is missing": all((ROOT / source).exists() for source in sources),
         "a copied path is ignored": not any(ignored(source.rstrip("/")) for source in sources),
+        "a program of the nodes is not copied": {STOP_JOBS, WAIT}
+        <= {f"{copy[-1]}{Path(name).name}" for copy in words(text, "COPY") for name in copy[:-1]},
         "a package is not copied": {f"{name}/" for name in packages} <= set(sources),
         "Python does not fit requires-python": len(python) == 1
         and python[0] in SpecifierSet(PROJECT["project"]["requires-python"]),
@@ -127,7 +129,8 @@ def test_the_image_is_made_of_this_project() -> None:
 @pytest.mark.parametrize(
     ("right", "wrong", "fault"),
     [
-        ("infra/stop_jobs.py /opt", "infra/stop_job.py /opt", "a copied path is missing"),
+        ("infra/stop_jobs.py infra", "infra/stop_job.py infra", "a copied path is missing"),
+        (" infra/wait_for_workers.py /opt", " /opt", "a program of the nodes is not copied"),
         ("COPY pyproject.toml", "COPY CHANGELOG.md pyproject.toml", "a copied path is ignored"),
         ("COPY trainer/ trainer/\n", "", "a package is not copied"),
         ("PYTHON=3.11.15", "PYTHON=3.10.18", "Python does not fit requires-python"),

@@ -76,6 +76,9 @@ def secret_faults(found: list[dict[str, Any]], heads: str) -> Iterator[str]:
         yield f"secrets: {sorted(asked ^ set(lines))} are only made, or only asked for"
     if f"--from-file={TOKEN_KEY}=" not in heads:
         yield f"secrets: the token's key must be {TOKEN_KEY}"
+    for line in re.findall(r"openssl rand .*", heads):
+        if "tr -d '\\n'" not in line:  # KubeRay's operator puts it into a header as it stands
+            yield f"secrets: the token ends with a line end: {line}"
 
 
 def pod_faults(pod: dict[str, Any], found: list[dict[str, Any]]) -> Iterator[str]:
@@ -103,7 +106,13 @@ def pod_faults(pod: dict[str, Any], found: list[dict[str, Any]]) -> Iterator[str
     if urlsplit(environment_of(container).get("MLFLOW_BACKEND_STORE_URI", "")).password:
         yield "a password stands in an address"
     locked = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    if container["securityContext"] != locked or not pod["securityContext"]["runAsNonRoot"]:
+    user = pod["securityContext"]
+    if (
+        container["securityContext"] != locked
+        or not user["runAsNonRoot"]
+        or user.get("seccompProfile") != {"type": "RuntimeDefault"}
+        or pod.get("automountServiceAccountToken") is not False
+    ):
         yield "it may do more than it must"
 
 
@@ -183,6 +192,8 @@ CLAIM = f"{index('PersistentVolumeClaim')}"
         (f"{POD}.containers.0.env.3.value", "http://mlflow:5001", "listens at mlflow:5001"),
         (f"{POD}.containers.0.securityContext", {}, "more than it must"),
         (f"{POD}.securityContext.runAsNonRoot", False, "more than it must"),
+        (f"{POD}.securityContext.seccompProfile.type", "Unconfined", "more than it must"),
+        (f"{POD}.automountServiceAccountToken", True, "more than it must"),
         (f"{JOB}.rayClusterSpec.authOptions.secretName", "longrow-token", "longrow-token"),
         (f"{JOB}.rayClusterSpec.authOptions.mode", "disabled", "asks for no token"),
         (f"{JOB}.entrypoint", "python -m jobs.train /etc/longrow/runs.toml", "finds no /etc"),
@@ -213,6 +224,7 @@ def test_a_planted_mistake_is_seen(path: str, value: Any, fault: str) -> None:
     [
         ("secret generic longrow-s3", "secret generic longrow-aws", "longrow-aws"),
         ("--from-file=auth_token=", "--from-file=token=", "the token's key"),
+        ("-hex 32 | tr -d '\\n' |", "-hex 32 |", "ends with a line end"),
         ("delete rayjob longrow-run", "delete rayjob longrow", "rayjob longrow is told of"),
         ("port-forward service/mlflow", "port-forward service/mlflo", "service mlflo is told of"),
     ],

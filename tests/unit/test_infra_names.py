@@ -44,6 +44,7 @@ PINS = dict(
     if not line.startswith("#")
 )
 STOP_JOBS = "/opt/longrow/stop_jobs.py"
+WAIT = "/opt/longrow/wait_for_workers.py"
 # Images of others, and variables that neither Ray nor MLflow reads.
 STRANGERS = {"postgres:17.6-bookworm", "chrislusf/seaweedfs:4.48"}
 OTHER_VARIABLES = {
@@ -80,7 +81,7 @@ def told(command: Sequence[str]) -> str:
                 return f"{words[2]} is no command of ours"
             _ours(name.replace("_", "-"), words[3:])
         elif words[0] == "python":
-            return "" if words[1] in ("-c", STOP_JOBS) else f"{words[1]} is not in the image"
+            return "" if words[1] in ("-c", STOP_JOBS, WAIT) else f"{words[1]} is not in the image"
         else:
             return f"{words[0]} is nobody's command"
     except (click.ClickException, KeyError) as error:
@@ -241,17 +242,17 @@ def test_the_job_brings_the_cluster_that_stays() -> None:
 
 
 def graces() -> dict[str, tuple[float, float]]:
-    """Where jobs are stopped before a node ends: its grace and the time Ray leaves a job, in s."""
-    head = read(COMPOSE)["services"]["ray-head"]
-    assert head["pre_stop"] == [{"command": ["python", STOP_JOBS]}]
-    found = {"compose": (head["stop_grace_period"], head["environment"])}
+    """Of each node of a Ray: its grace, and the time that Ray leaves a job to stop, in s."""
+    found: dict[str, tuple[Any, dict[str, str]]] = {}
+    for name in ("ray-head", "ray-worker"):
+        service = read(COMPOSE)["services"][name]
+        found[name] = (service["stop_grace_period"], service["environment"])
     for file, one in objects():
         if one["kind"] in ("RayCluster", "RayJob"):
-            pod = pod_templates(one)["head"]["template"]["spec"]
-            hook = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
-            assert hook == ["python", STOP_JOBS]
-            environment = {pair["name"]: pair["value"] for pair in pod["containers"][0]["env"]}
-            found[file] = (pod["terminationGracePeriodSeconds"], environment)
+            for name, group in pod_templates(one).items():
+                pod = group["template"]["spec"]
+                environment = {pair["name"]: pair["value"] for pair in pod["containers"][0]["env"]}
+                found[f"{file} {name}"] = (pod["terminationGracePeriodSeconds"], environment)
     return {
         where: (float(str(grace).rstrip("s")), float(environment["RAY_JOB_STOP_WAIT_TIME_S"]))
         for where, (grace, environment) in found.items()
@@ -259,8 +260,37 @@ def graces() -> dict[str, tuple[float, float]]:
 
 
 def test_a_node_waits_longer_than_a_job_may_take_to_stop() -> None:
-    assert len(graces()) == 3
+    assert len(graces()) == 6
     assert {where for where, (grace, job) in graces().items() if grace < job + SLACK_S} == set()
+
+
+def hooks() -> dict[str, tuple[list[str], str]]:
+    """What each node of a Ray runs before it ends, and the address that this is told."""
+    found: dict[str, tuple[list[str], str]] = {}
+    for name in ("ray-head", "ray-worker"):
+        (hook,) = read(COMPOSE)["services"][name]["pre_stop"]
+        told_to = hook.get("environment", {}).get("RAY_API_SERVER_ADDRESS", "")
+        found[name] = (hook["command"], told_to)
+    for file, one in objects():
+        if one["kind"] in ("RayCluster", "RayJob"):
+            for name, group in pod_templates(one).items():
+                hook = group["template"]["spec"]["containers"][0]["lifecycle"]["preStop"]
+                found[f"{file} {name}"] = (hook["exec"]["command"], "")
+    return found
+
+
+def test_no_node_of_a_run_ends_before_the_run_has_its_checkpoint() -> None:
+    """Compose ends who depends on another first, and Kubernetes all pods of a cluster at once."""
+    assert "ray-head" in read(COMPOSE)["services"]["ray-worker"]["depends_on"]
+    stop, wait = ["python", STOP_JOBS], ["python", WAIT]
+    assert hooks() == {
+        "ray-head": (stop, ""),
+        "ray-worker": (stop, "http://ray-head:8265"),
+        "raycluster.yaml head": (stop, ""),
+        "raycluster.yaml workers": (wait, ""),
+        "rayjob.yaml head": (stop, ""),
+        "rayjob.yaml workers": (wait, ""),
+    }
 
 
 def test_shared_memory_holds_the_object_store() -> None:

@@ -179,6 +179,56 @@ def test_pins_and_faults_by_command(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "model.safetensors" in told["faults"][0]
 
 
+@pytest.mark.parametrize("words", [["show"], ["verify"]])
+def test_a_checkpoint_that_its_run_removes_while_it_is_looked_at_is_passed_over(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    writer = saver_in(tmp_path / "run")
+    for step in (1, 2):
+        writer.start(taken(step))
+        writer.wait()
+    writer.close()
+    folder = RunFolder(tmp_path / "run")
+    folder.write_json("config.json", {})
+    first, second = checkpoints(folder.checkpoints)
+    read = checkpoint._sha256
+
+    def meanwhile(file: Path) -> str:
+        if file.parent == first and file.suffix == ".safetensors":
+            folder.remove_checkpoint(first)
+        return read(file)
+
+    monkeypatch.setattr(checkpoint, "_sha256", meanwhile)
+    assert code_of(*words, str(folder.path), "--json") == 0
+    said, _, last = capsys.readouterr().out.rstrip().rpartition("\n")
+    assert json.loads(last)["checkpoints"] == [second.name]
+    assert first.name not in said
+    assert code_of("verify", str(first)) == 3  # by its own name it is missed
+
+
+def test_a_damaged_checkpoint_is_still_told_while_its_run_keeps_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = saver_in(tmp_path / "run")
+    writer.start(taken(1))
+    writer.wait()
+    writer.close()
+    folder = RunFolder(tmp_path / "run")
+    folder.write_json("config.json", {})
+    (path,) = checkpoints(folder.checkpoints)
+    (path / "model.safetensors").unlink()
+    assert code_of("verify", str(folder.path)) == 3
+    (path / "manifest.json").unlink()
+    assert code_of("verify", str(folder.path)) == 3
+    assert code_of("show", str(folder.path)) == 0
+    said = capsys.readouterr().out
+    assert "model.safetensors is missing" in said
+    assert said.count("manifest.json cannot be read") == 2
+
+
 @given(st.lists(st.integers(0, 4) | st.just(math.nan), min_size=1, max_size=8))
 def test_the_best_is_the_first_of_the_lowest_and_the_run_is_stale_since_then(
     found: list[float],

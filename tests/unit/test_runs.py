@@ -79,7 +79,7 @@ def test_only_runs_without_life_that_mlflow_calls_running_are_reaped(
     ):
         run = a_run(tmp_path, name, steps=2, beat_s_ago=beat, end=how)
         told = {"run_id": "", "key": name} if name == "dead" else {"run_id": name}
-        run.write_json("mlflow.json", {"uri": "x"} | told)
+        run.write_json("mlflow.json", {"uri": "sqlite:///x"} | told)
     for damaged in ("{}", "[", '{"run_id": 1, "uri": 2}'):
         (tmp_path / "broken" / "mlflow.json").write_text(damaged)
         assert code_of("runs", "reap", "--folder", str(tmp_path)) == 1

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,6 +108,28 @@ def test_what_is_said_after_a_terminal_is_gone_fails_no_more() -> None:
     ended = subprocess.run([sys.executable, "-c", code], stderr=writer, check=False, timeout=120)
     os.close(writer)
     assert ended.returncode == 0
+
+
+def test_who_drives_a_run_already_says_it_once_and_a_run_that_was_taken_over_is_taken_back(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = folder.write_json
+
+    def keep(name: str, value: dict[str, Any]) -> None:
+        written.append(name)
+        write(name, value)
+
+    monkeypatch.setattr(folder, "write_json", keep)
+    with driving(folder, launch="a"):
+        with driving(folder, launch="a"):
+            assert written == [DRIVER]
+        assert folder.read_json(DRIVER) is None
+    with driving(folder, launch="a"):
+        write(DRIVER, {"launch": "b"})
+        with driving(folder, launch="a"):
+            assert folder.is_driven_by("a")
+            assert written == [DRIVER] * 3
 
 
 def test_who_drives_a_run_shows_life_from_the_first_and_rests_only_what_is_its_own(
