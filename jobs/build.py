@@ -10,7 +10,7 @@ import click
 from jobs.entry import Job, Outcome, raise_on_sigterm, run
 from jobs.options import settings_options
 from jobs.progress import Progress
-from jobs.tokenizer import INPUTS_HELP
+from jobs.tokenizer import INPUTS_HELP, ignored_in_words
 from pipeline.build import build_store, prepare
 from pipeline.finish import BuildReport
 from pipeline.progress import BuildProgress, Seen
@@ -119,8 +119,7 @@ def in_words(report: BuildReport) -> str:
     if report.loses:
         lines.append(f"not kept    by this tokenizer: {', '.join(report.loses)}")
     if report.ignored:
-        first = ", ".join(report.ignored[:3])
-        lines.append(f"ignored     {len(report.ignored):,} files of no known kind: {first} ...")
+        lines.append(f"ignored     {ignored_in_words(report.ignored)}")
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from jobs.drive import Driven, drive, find_folder, is_first_rank, say
 from jobs.entry import raise_on_sigterm
 from jobs.hearing import claimed, heard
 from jobs.progress import Progress
+from jobs.tokenizer import ignored_in_words
 from pipeline.build import build_store
 from pipeline.files import exists, join, write_whole
 from pipeline.finish import BuildReport
@@ -150,11 +151,12 @@ def prepare_store(
 
 def store_line(report: BuildReport, store: str) -> str:
     """What was built, in a sentence."""
+    ignored = f"; ignored {ignored_in_words(report.ignored)}" if report.ignored else ""
     return (
         f"Store: {report.documents:,} documents, {report.tokens:,} tokens in {report.parts:,} "
         f"part{'s' if report.parts != 1 else ''}; "
         f"{report.documents_validation:,} documents held out, "
-        f"{sum(report.rejected.values()):,} records rejected: {store}"
+        f"{sum(report.rejected.values()):,} records rejected: {store}{ignored}"
     )
 
 
