@@ -1,5 +1,6 @@
 """What a cluster says of its jobs, and what we make of it, without a cluster."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,8 @@ import pytest
 from ray.job_submission import JobDetails, JobStatus, JobType
 
 from jobs import ray_jobs
-from jobs.entry import Exit
-from jobs.logs import settled
+from jobs.entry import Exit, Terminated
+from jobs.logs import follow_to_end, settled
 from jobs.ray_jobs import FOLDER, NUMBER, RUN, RayJob, RayJobs
 from jobs.status import last_line
 from jobs.submit import code_of
@@ -86,6 +87,26 @@ def test_a_job_is_waited_for_until_it_is_over_and_no_longer_than_asked(
     monkeypatch.setattr(cluster, "find", lambda _: answers.pop(0))
     ended: RayJob = settled(cluster, "a", wait_s=60, poll_s=0)
     assert (ended.status, answers) == ("STOPPED", [])
+
+
+@pytest.mark.parametrize("signal", [KeyboardInterrupt, Terminated])
+def test_who_stops_looking_is_told_that_the_job_goes_on(
+    jobs: tuple[RayJobs, list[JobDetails]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    signal: type[BaseException],
+) -> None:
+    def follow(_job: str) -> Iterator[str]:
+        yield "step 1\n"
+        raise signal
+
+    cluster, _ = jobs
+    monkeypatch.setattr(cluster, "follow", follow)
+    with pytest.raises(signal):
+        follow_to_end(cluster, "a-1")
+    said = capsys.readouterr()
+    assert said.out == "step 1\n"
+    assert said.err == "a-1 goes on; `longrow logs -f a-1` follows it again.\n"
 
 
 @pytest.mark.parametrize(
