@@ -273,3 +273,20 @@ def test_every_reader_of_a_folder_says_which_files_it_left_out(
     assert said in capsys.readouterr().out
     report = build_store([str(home / "in")], tokenizer=model, out=store, settings=BuildSettings())
     assert said.replace("ignored    ", "; ignored") in store_line(report, store)
+
+
+def test_what_was_to_be_skipped_and_is_nowhere_is_named(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skip = ("7", "nosuch", "a.jsonl:0", "a.jsonl:3", "b.txt:0")
+    report = build(home, skip=skip, max_bad="5%")
+    assert (report.rejected["skipped"], report.not_skipped) == (3, ("nosuch", "a.jsonl:3"))
+    assert "data.skip names no record by nosuch, a.jsonl:3" in store_line(report, "store")
+    (broken,) = (r for r in lines_of(home / "store/rejects.jsonl") if "broken JSON" in r)
+    bad = f"a.jsonl:{json.loads(broken)['record']}"  # left out, be it as a bad one
+    assert build(home, skip=(bad,), max_bad="5%").not_skipped == ()
+    words = ["build", str(home / "in"), "--out", str(home / "other"), "--max-bad", "5%"]
+    words += ["--tokenizer", str(home / "byte.json"), "--no-ray", "--skip", "nosuch"]
+    longrow.main(words, prog_name="longrow", standalone_mode=False)
+    assert "not skipped nosuch: no record has this id or place" in capsys.readouterr().out
+    assert build(home, max_bad="5%").not_skipped == ()
