@@ -255,6 +255,13 @@ def test_nobody_at_an_address_is_told_at_once() -> None:
     assert "RAY_AUTH_TOKEN" in found.do
 
 
+def test_the_port_of_rays_client_is_named_as_such() -> None:
+    (found,) = ray_cluster("ray://127.0.0.1:10001", {})
+    assert found.state == "wrong"
+    assert "Ray's client" in found.found
+    assert "host:6379 or http://host:8265" in found.found
+
+
 def test_a_ray_dashboard_is_asked_with_the_token(
     server: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +275,7 @@ def test_a_ray_dashboard_is_asked_with_the_token(
     assert states(ray_cluster(uri, {})) == ["ok", "ok"]
     says["wants"] = "Bearer abcd"
     (found,) = ray_cluster(uri, {})
-    assert "our token is not its token" in found.found
+    assert "our token is not its token. Set RAY_AUTH_TOKEN to the cluster's" in found.found
     assert "abc" not in str(found)
     says |= {"wants": None, "body": says["body"].replace(told["ray_version"], "2.0.0")}
     assert states(ray_cluster(uri, {})) == ["wrong", "note"]
