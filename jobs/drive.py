@@ -128,7 +128,7 @@ def drive(
     changed = _check_it_is_this_run(folder, plan)
     with ExitStack() as stack:
         if claim is None:  # before Ray is there: `longrow stop` is heard from here on
-            claim = stack.enter_context(claimed(folder, first=is_first_rank(config)))
+            claim = stack.enter_context(claimed(folder, first=is_first_rank(config), say=say))
         elif is_first_rank(config):  # once more: another start may have come, and gone, meanwhile
             stack.enter_context(driving(folder, launch=claim.launch))
         if is_first_rank(config):

@@ -44,7 +44,7 @@ def prepare_and_drive(
     if not config.data.store:
         raise ConfigError("data.store is empty: name the folder that the store goes to.")
     folder, first = find_folder(config, resume), is_first_rank(config)
-    with claimed(folder, first=first) as claim:
+    with claimed(folder, first=first, say=say) as claim:
         if config.cluster.launcher == "local":
             with heard(folder, first=first, say=say):
                 prepare_store(config, inputs, build=build_store)
@@ -93,7 +93,7 @@ def build_and_drive(config: RunConfig, inputs: Sequence[str], *, resume: str) ->
         say(f"The store is built before the first step: {why}")
         return prepare_and_drive(config, inputs, resume=resume)
     folder, first = find_folder(config, resume), is_first_rank(config)
-    with claimed(folder, first=first) as claim, ExitStack() as stack:
+    with claimed(folder, first=first, say=say) as claim, ExitStack() as stack:
         from jobs.cluster import ray_for_training  # first: Ray reads its settings when imported
 
         with heard(folder, first=first, say=say):
