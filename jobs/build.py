@@ -10,7 +10,7 @@ import click
 from jobs.entry import Job, Outcome, raise_on_sigterm, run
 from jobs.options import settings_options
 from jobs.progress import Progress
-from jobs.tokenizer import INPUTS_HELP
+from jobs.tokenizer import INPUTS_HELP, ignored_in_words
 from jobs.visible import echo
 from pipeline.build import build_store, prepare
 from pipeline.finish import BuildReport
@@ -109,6 +109,12 @@ def in_words(report: BuildReport) -> str:
     if bad:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.rejected.items())
         lines.append(f"bad records {bad:,} left out ({reasons}), each named in rejects.jsonl")
+    if report.not_skipped:
+        names = ", ".join(report.not_skipped)
+        lines.append(
+            f"not skipped {visible(names)}: no record has this id or place (`longrow show STORE "
+            "--doc N` shows both)"
+        )
     if report.empty:
         lines.append(f"empty       {report.empty:,} documents without text left out")
     if report.cut:
@@ -120,8 +126,7 @@ def in_words(report: BuildReport) -> str:
     if report.loses:
         lines.append(f"not kept    by this tokenizer: {', '.join(report.loses)}")
     if report.ignored:
-        first = ", ".join(report.ignored[:3])
-        lines.append(f"ignored     {len(report.ignored):,} files of no known kind: {first} ...")
+        lines.append(f"ignored     {ignored_in_words(report.ignored)}")
     return "\n".join(lines)
 
 

@@ -54,6 +54,11 @@ def look(address: str, *, timeout_s: float) -> Seen:
     Raises:
         ConfigError: Nobody answers there, or not to us.
     """
+    if address.startswith("ray://"):
+        raise ConfigError(
+            "that is the port of Ray's client, which tells nothing: write it as host:6379 or "
+            "http://host:8265"
+        )
     host, _, port = address.rpartition("://")[2].rstrip("/").rpartition(":")
     if not host or not port.isdecimal() or int(port) >= 2**16:
         raise ConfigError("write it as host:port or http://host:port")
@@ -78,13 +83,16 @@ def _dashboard(address: str, timeout_s: float) -> Seen:
             open_to_all=_is_open(f"{address}/api/jobs/", timeout_s),
         )
     except urllib.error.HTTPError as error:
-        if error.code in TURNED_AWAY and not token:
-            raise ConfigError(
-                f"it answers {error.code}: it asks for a token, and there is none here. Set "
-                "RAY_AUTH_TOKEN to the cluster's, or RAY_AUTH_TOKEN_PATH to a file that holds it"
-            ) from error
         if error.code in TURNED_AWAY:
-            raise ConfigError(f"it answers {error.code}: our token is not its token") from error
+            ours = (
+                "our token is not its token"
+                if token
+                else ("it asks for a token, and there is none here")
+            )
+            raise ConfigError(
+                f"it answers {error.code}: {ours}. Set RAY_AUTH_TOKEN to the cluster's, or "
+                "RAY_AUTH_TOKEN_PATH to a file that holds it"
+            ) from error
         raise ConfigError(f"it answers {error.code}, as no dashboard of Ray does") from error
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"what answers there is no dashboard of Ray ({error})") from error

@@ -1,5 +1,6 @@
 """What the doctor tries where runs and stores will be written: a real round, space, the clock."""
 
+import errno
 import os
 import shutil
 import tempfile
@@ -21,6 +22,11 @@ from pipeline.files import (
 
 CLOCK_S = 5.0  # a clock that is further off makes heartbeats and pictures lie
 ROUNDS = 2  # the second write must replace the first
+CHECKPOINTS_DO = (
+    "Make room or name another place. A checkpoint takes three times the weights, each one that "
+    "is kept; --free-gb says what your run needs."
+)
+SCRATCH_DO = "Make room there, or set TMPDIR to a folder that has it: Ray spills and logs there."
 
 
 def storage(url: str, *, need: int) -> list[Finding]:
@@ -42,14 +48,14 @@ def storage(url: str, *, need: int) -> list[Finding]:
     found = f"{url}: written, replaced, listed, read, removed"
     return [
         Finding(name=name, state="ok", found=found),
-        _space("space", place, need),
+        _space("space", place, need, do=CHECKPOINTS_DO),
         clock_finding("clock", url, clock),
     ]
 
 
 def scratch(*, need: int) -> Finding:
     """Space in the system's temp folder, where Ray spills and logs."""
-    return _space("temp space", Path(tempfile.gettempdir()), need)
+    return _space("temp space", Path(tempfile.gettempdir()), need, do=SCRATCH_DO)
 
 
 def clock_finding(name: str, whose: str, ahead_s: float) -> Finding:
@@ -125,33 +131,34 @@ def _nearest(folder: Path) -> Path:
     return place
 
 
-def _space(name: str, place: Path, need: int) -> Finding:
+def _space(name: str, place: Path, need: int, *, do: str) -> Finding:
     free = shutil.disk_usage(place).free
     found = f"{free / 1e9:,.1f} GB free in {place}"
     if free >= need:
         return Finding(name=name, state="ok", found=found)
-    return Finding(
-        name=name,
-        state="wrong",
-        found=f"{found}, {need / 1e9:,.1f} GB wanted",
-        do="Make room or name another place. A checkpoint takes three times the weights, each one "
-        "that is kept; --free-gb says what your run needs.",
-    )
+    return Finding(name=name, state="wrong", found=f"{found}, {need / 1e9:,.1f} GB wanted", do=do)
 
 
 def _refused(url: str, error: Exception) -> Finding:
     if isinstance(error, OSError) and error.strerror:
         found = f"{url}: {error.strerror}"
     elif isinstance(error, DataError):  # a sentence of ours
-        found = f"{url}: {error}"
+        found = str(error) if url in str(error) else f"{url}: {error}"
     else:
         found = (
             f"{url}: {type(error).__name__}: {(str(error).splitlines() or ['no word'])[0][:200]}"
         )
-    return Finding(
-        name="storage",
-        state="wrong",
-        found=found,
-        do="Name a place that this user may write, list and delete in; for object stores see that "
-        "credentials and endpoint are in the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL).",
-    )
+    return Finding(name="storage", state="wrong", found=found, do=_way_out(url, error))
+
+
+def _way_out(url: str, error: Exception) -> str:
+    if local_path(url) is None:
+        return (
+            "See that the address is right, credentials and endpoint are in the environment "
+            "(AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL), and they may write, list and delete there."
+        )
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room there, or name another place."
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        return "Have it mounted for writing, or name another place."
+    return "Name a folder that this user may write, list and delete in."

@@ -6,11 +6,11 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -130,7 +130,7 @@ def drive(
     changed = _check_it_is_this_run(folder, plan)
     with ExitStack() as stack:
         if claim is None:  # before Ray is there: `longrow stop` is heard from here on
-            claim = stack.enter_context(claimed(folder, first=is_first_rank(config)))
+            claim = stack.enter_context(claimed(folder, first=is_first_rank(config), say=say))
         elif is_first_rank(config):  # once more: another start may have come, and gone, meanwhile
             stack.enter_context(driving(folder, launch=claim.launch))
         if is_first_rank(config):
@@ -144,7 +144,12 @@ def drive(
             plan = replace(plan, launch=claim.launch, mlflow_run_id=tracked.run_id)
             for line in folder.lines():
                 tracked.line(line)  # what an earlier start could not send; the rest is left out
-            verdict = _launch(plan, tracked, _told_once(wish, config, folder, build))
+            verdict = _launch(
+                plan,
+                tracked,
+                _told_once(wish, config, folder, build),
+                held_out=_held_out(store),
+            )
             store = _newest(store)
             folder.refresh()
             # Of a run that is another process's now, nothing is written or set any more.
@@ -259,7 +264,9 @@ def _ray_for(config: RunConfig, *, ray_is_up: bool) -> AbstractContextManager[ob
     return ray_for_training(config.cluster)
 
 
-def _launch(plan: TrainPlan, tracked: Track, stop_reason: Callable[[], str]) -> Verdict:
+def _launch(
+    plan: TrainPlan, tracked: Track, stop_reason: Callable[[], str], *, held_out: int
+) -> Verdict:
     if plan.cluster.launcher == "ray":
         from trainer.launch_ray import launch_ray as launch
     else:
@@ -273,6 +280,9 @@ def _launch(plan: TrainPlan, tracked: Track, stop_reason: Callable[[], str]) -> 
             began[0] = time.monotonic()
             folder.beat(launch=plan.launch)
         _pass_on(news, plan, tracked, progress)
+        every, last = plan.evaluate.every, plan.trainer.steps
+        if scored := scored_now(news.lines, every=every, last=last, held_out=held_out):
+            say(scored)
 
     with Progress("training", unit="steps") as progress:
         return launch(plan, on_news=on_news, stop_reason=stop_reason)
@@ -321,6 +331,28 @@ def _pass_on(news: News, plan: TrainPlan, tracked: Track, progress: Progress) ->
         loss = "not finite" if last["train/loss"] is None else f"{last['train/loss']:.3f}"
         speed = f"{last['train/tokens_per_second']:,.0f} tokens/s"
         progress.show(last["step"], plan.trainer.steps, f"loss {loss}, {speed}")
+
+
+def scored_now(lines: Sequence[Mapping[str, Any]], *, every: int, last: int, held_out: int) -> str:
+    """Why no step comes now, for minutes if much is held out; empty where the next one comes.
+
+    Args:
+        lines: What came up together, an evaluation maybe with its step.
+        every: Steps from one evaluation to the next; 0 has none. Those by the clock are not told.
+        last: Step of the run, which is scored too.
+        held_out: Tokens of the documents that are scored.
+    """
+    step = max((line["step"] for line in lines if line["kind"] == "step"), default=0)
+    due = step >= last or (every > 0 and step > 0 and step % every == 0)
+    scored = any(line["kind"] == "evaluation" and line["step"] == step for line in lines)
+    if not (due and held_out) or scored:
+        return ""
+    return f"Step {step}: scoring {held_out:,} held-out tokens."
+
+
+def _held_out(store: Store | GrowingStore) -> int:
+    """Tokens of the held-out documents; 0 where they are not all known yet."""
+    return int(store.num_tokens("validation").sum()) if isinstance(store, Store) else 0
 
 
 def _summary(

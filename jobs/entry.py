@@ -116,7 +116,24 @@ def run(command: click.Command, arguments: Sequence[str] | None = None) -> NoRet
     _raise_on(signal.SIGINT)
     raise_on_sigterm()
     codes.append(finish(lambda: _call(command, words), words))
+    _end_at_once_on_another(codes[0])
     sys.exit(codes[0])
+
+
+def _end_at_once_on_another(code: Exit) -> None:
+    """Let a signal from here on end the process where it stands, with the code that it has.
+
+    `timeout` sends two, people press twice: an exception would come out of a library's own end, as
+    a traceback after the last sentence.
+    """
+
+    def handler(_number: int, _frame: FrameType | None) -> NoReturn:
+        os._exit(code)
+
+    with suppress(OSError, ValueError):  # who read it has gone
+        sys.stdout.flush()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 def _end_beside_threads(codes: Sequence[Exit]) -> None:

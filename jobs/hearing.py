@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from trainer.run_folder import DRIVER, RunFolder
 from trainer.stop_request import asked_to_stop, driving
 
 LOOK_S = 0.5
+LIVES_S = 20.0  # a driver leaves a sign of life every 5 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +35,10 @@ class Claim:
 
 
 @contextmanager
-def claimed(folder: RunFolder, *, first: bool) -> Iterator[Claim]:
+def claimed(folder: RunFolder, *, first: bool, say: Callable[[str], None]) -> Iterator[Claim]:
     """Take the folder for the `with` block; by the first of several ranks, the others only look.
+
+    Whoever trains it meanwhile is told of, for it ends.
 
     Raises:
         ConfigError: It cannot be made or written to.
@@ -46,8 +50,26 @@ def claimed(folder: RunFolder, *, first: bool) -> Iterator[Claim]:
         if not first:
             yield claim
             return
+        if other := taken_over(folder, now=time.time()):
+            say(other)
         with driving(folder, launch=launch):
             yield claim
+
+
+def taken_over(folder: RunFolder, *, now: float) -> str:
+    """What to say where the run is trained elsewhere, or was a moment ago; empty where it is not.
+
+    Args:
+        folder: Of the run, before it is taken.
+        now: Seconds since 1970.
+    """
+    beat = folder.last_beat()
+    if beat is None or now - beat > LIVES_S:
+        return ""
+    return (
+        f"{folder.place} is trained by another start, or was {max(0.0, now - beat):.0f} s ago: "
+        "this start takes the run over, from its newest checkpoint, and the other one ends."
+    )
 
 
 @contextmanager

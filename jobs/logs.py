@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.address import address_option
-from jobs.entry import Job, Outcome, run
+from jobs.entry import Job, Outcome, Terminated, run
 from jobs.visible import echo
 
 if TYPE_CHECKING:
@@ -38,8 +38,12 @@ def command(job: str, *, follow: bool, address: str) -> Outcome:
 
 def follow_to_end(jobs: "RayJobs", job: str) -> "RayJob":
     """Print what a job says until it says no more; returns the job as it ended."""
-    for said in jobs.follow(job):
-        echo(said, nl=False)
+    try:
+        for said in jobs.follow(job):
+            echo(said, nl=False)
+    except (KeyboardInterrupt, Terminated):
+        echo(f"{job} goes on; `longrow logs -f {job}` follows it again.", err=True)
+        raise
     return settled(jobs, job, wait_s=SETTLE_S)
 
 

@@ -13,6 +13,8 @@ from jobs.drive import Driven, drive, find_folder, is_first_rank, say
 from jobs.entry import raise_on_sigterm
 from jobs.hearing import claimed, heard
 from jobs.progress import Progress
+from jobs.tokenizer import ignored_in_words
+from jobs.visible import visible
 from pipeline.build import build_store
 from pipeline.files import exists, join, write_whole
 from pipeline.finish import BuildReport
@@ -42,7 +44,7 @@ def prepare_and_drive(
     if not config.data.store:
         raise ConfigError("data.store is empty: name the folder that the store goes to.")
     folder, first = find_folder(config, resume), is_first_rank(config)
-    with claimed(folder, first=first) as claim:
+    with claimed(folder, first=first, say=say) as claim:
         if config.cluster.launcher == "local":
             with heard(folder, first=first, say=say):
                 prepare_store(config, inputs, build=build_store)
@@ -91,7 +93,7 @@ def build_and_drive(config: RunConfig, inputs: Sequence[str], *, resume: str) ->
         say(f"The store is built before the first step: {why}")
         return prepare_and_drive(config, inputs, resume=resume)
     folder, first = find_folder(config, resume), is_first_rank(config)
-    with claimed(folder, first=first) as claim, ExitStack() as stack:
+    with claimed(folder, first=first, say=say) as claim, ExitStack() as stack:
         from jobs.cluster import ray_for_training  # first: Ray reads its settings when imported
 
         with heard(folder, first=first, say=say):
@@ -150,11 +152,14 @@ def prepare_store(
 
 def store_line(report: BuildReport, store: str) -> str:
     """What was built, in a sentence."""
+    ignored = f"; ignored {ignored_in_words(report.ignored)}" if report.ignored else ""
+    if report.not_skipped:
+        ignored += visible(f"; data.skip names no record by {', '.join(report.not_skipped)}")
     return (
         f"Store: {report.documents:,} documents, {report.tokens:,} tokens in {report.parts:,} "
         f"part{'s' if report.parts != 1 else ''}; "
         f"{report.documents_validation:,} documents held out, "
-        f"{sum(report.rejected.values()):,} records rejected: {store}"
+        f"{sum(report.rejected.values()):,} records rejected: {store}{ignored}"
     )
 
 

@@ -49,7 +49,7 @@ def ways_on(config: RunConfig) -> str:
     commands = {
         f"{longrow} show {shown}": "what the run holds",
         f"{longrow} evaluate {shown} --memory 0,64,256": "with other memory lengths",
-        f"{longrow} generate {shown} --prompt 'MACBETH.'": "more text",
+        f"{longrow} generate {shown} --prompt 'The'": "more text",
         f"{longrow} resume {shown} --set trainer.steps={config.trainer.steps * 2}": "train on",
     }
     if "://" in uri and not uri.startswith("sqlite:"):

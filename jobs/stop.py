@@ -1,5 +1,7 @@
 """`longrow stop`: have a run save its current step and end, from another shell or machine."""
 
+import os
+
 import click
 
 from jobs.address import address_option
@@ -25,7 +27,8 @@ def command(run_name: str, *, address: str, wait_s: float) -> Outcome:
     still builds the store before it trains ends at once: the same command goes on with the build.
 
     With --address, or where the cluster's address is in the environment and no folder here has that
-    name, JOB is what `longrow submit` sent: a job's id, or a run's name.
+    name, JOB is what `longrow submit` sent: a job's id, or a run's name. A name that a folder here
+    has and a job that runs is refused.
     """
     from click.core import ParameterSource
 
@@ -40,6 +43,10 @@ def command(run_name: str, *, address: str, wait_s: float) -> Outcome:
     from trainer.stop_request import ask_to_stop, await_end
 
     folder = find_driven(run_name)
+    if address and os.sep not in run_name:
+        from jobs.stop_job import check_no_such_job
+
+        check_no_such_job(run_name, here=folder.place, address=address)
     was_running = ask_to_stop(folder)
     if was_running:
         echo(f"Asked {folder.place} to stop after its current step.", err=True)

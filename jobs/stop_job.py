@@ -2,6 +2,7 @@
 
 from jobs.entry import Exit, Outcome
 from jobs.visible import echo
+from trainer.errors import ConfigError
 
 
 def stop_job(word: str, *, address: str, wait_s: float) -> Outcome:
@@ -37,3 +38,31 @@ def stop_job(word: str, *, address: str, wait_s: float) -> Outcome:
     how = "stopped" if was_running else f"was over ({ended.status})"
     echo(f"{job} {how}. {facts['said'].removeprefix('longrow: ')}".rstrip())
     return Outcome(facts=facts)
+
+
+def check_no_such_job(word: str, *, here: str, address: str) -> None:
+    """Refuse a name that a run here has, and another run's job that runs on the cluster.
+
+    Where the cluster does not answer, or has no such job, the run here is the one that is meant.
+
+    Args:
+        word: The name.
+        here: Folder of the run here.
+        address: Of the cluster.
+
+    Raises:
+        ConfigError: It could be either.
+    """
+    from jobs.ray_jobs import ClusterGoneError, open_jobs
+
+    try:
+        jobs, _ = open_jobs(address)
+        job = jobs.find(word)
+    except (ConfigError, ClusterGoneError):
+        return
+    if not job.is_over and job.folder != here:
+        raise ConfigError(
+            f"{word!r} names two: the run in {here}, and the job {job.job} at {address}, which "
+            f"trains {job.folder or 'another run'}. Say which: `longrow stop {here}`, or "
+            f"`longrow stop {job.job}`."
+        )

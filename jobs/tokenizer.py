@@ -1,7 +1,7 @@
 """`longrow tokenizer`: documents in, one lossless tokenizer file out."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +10,7 @@ import click
 from jobs.entry import Job, Outcome, run
 from jobs.options import settings_options
 from jobs.progress import Progress
-from jobs.visible import echo
+from jobs.visible import echo, visible
 from pipeline.corpus import Document, Plan, SourceOptions
 from pipeline.errors import DataError
 from pipeline.examine import examine
@@ -65,9 +65,18 @@ def command(
         f"read        {facts['documents']:,} documents, {facts['rejected']:,} bad records left out"
     )
     echo(f"vocabulary  {facts['vocab_size']:,} ids ({model or wanted.model_type})")
+    if facts["ignored"]:
+        echo(f"ignored     {ignored_in_words(facts['ignored'])}")
     echo(in_words(facts["report"]))
     echo(f"written     {out}")
     return Outcome(facts=facts)
+
+
+def ignored_in_words(names: Sequence[str]) -> str:
+    """The files of walked folders that were left out, and how to have them taken."""
+    first = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    count = f"{len(names):,} file{'s' if len(names) > 1 else ''} of no known kind"
+    return visible(f"{count}: {first} (named, also by a glob, a file is taken)")
 
 
 def in_words(report: dict[str, Any]) -> str:
@@ -123,6 +132,7 @@ def train(
         "vocab_size": tokenizer.vocab_size,
         "documents": seen["documents"],
         "rejected": seen["rejected"],
+        "ignored": plan.ignored,
         "report": asdict(report),
     }
 

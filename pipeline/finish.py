@@ -60,6 +60,7 @@ class BuildReport:
         longest: Tokens of the longest document.
         duplicate_ids: Ids that stand at more than one document.
         ignored: Files in walked folders whose names are of no known kind.
+        not_skipped: What was to be skipped, and no record bears.
         fingerprint: Of the store.
         loses: What the tokenizer does not give back of a text, in words; ours lose nothing.
     """
@@ -80,6 +81,7 @@ class BuildReport:
     longest: int
     duplicate_ids: int
     ignored: tuple[str, ...]
+    not_skipped: tuple[str, ...]
     vocab_size: int
     fingerprint: str
     loses: tuple[str, ...]
@@ -166,10 +168,18 @@ def finish(
         longest=longest,
         duplicate_ids=manifest.duplicate_ids,
         ignored=ignored,
+        not_skipped=_not_skipped(rejects, settings.skip),
         vocab_size=manifest.vocab_size,
         fingerprint=manifest.fingerprint,
         loses=losses(tokenizer),
     )
+
+
+def _not_skipped(rejects: Sequence[Reject], skip: Sequence[str]) -> tuple[str, ...]:
+    """Entries of `skip` that name no record that was left out, by id (see `skipped`) or place."""
+    ids = {reject.detail.removeprefix("id ") for reject in rejects if reject.reason == SKIPPED}
+    left_out = ids | {f"{reject.source}:{reject.record}" for reject in rejects}
+    return tuple(entry for entry in skip if entry not in left_out)
 
 
 def _judge(

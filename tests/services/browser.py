@@ -49,7 +49,15 @@ def browser_page(profile: Path) -> Iterator[tuple[Page, list[str]]]:
         context.close()
 
 
+STILL = """() => ![...document.querySelectorAll('[class*="spin-spinning"]')].some(one => {
+    const box = one.getBoundingClientRect();
+    return box.height && box.bottom > 0 && box.top < innerHeight;
+})"""
+
+
 def keep(page: Page, name: str) -> None:
-    """Keep a picture of the page as it is."""
+    """Keep a picture of the page as it is when nothing in sight is still being loaded."""
+    page.mouse.move(2, 2)  # a chart that is pointed at puts its tools over its curve
+    page.wait_for_function(STILL)
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png")
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", animations="disabled")

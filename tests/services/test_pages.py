@@ -12,6 +12,7 @@ from tests.services.browser import browser_page, keep
 from tests.services.runs import STEPS, check_the_record, train_with_a_restart
 from tests.services.servers import mlflow_server
 
+TO_THE_TOP = "one => one.scrollIntoView({block: 'start'})"
 ASSISTANT = '[data-component-id="mlflow.assistant.chat_panel.close"]'
 
 
@@ -72,9 +73,8 @@ def test_the_run_page_says_what_it_is_and_how_to_go_on(seen: Seen) -> None:
         expect(page.get_by_text(tag).first).to_be_visible()
     expect(page.get_by_text("Finished").first).to_be_visible()
     expect(page.get_by_text("store (", exact=False).first).to_be_visible()  # the dataset
-    page.get_by_role("heading", name="Description").or_(
-        page.get_by_text("Description", exact=True)
-    ).first.scroll_into_view_if_needed()
+    page.get_by_text("Show more", exact=True).first.click()
+    expect(page.get_by_text("Checkpoints:").first).to_be_in_viewport()
     keep(page, "2-run")
 
 
@@ -82,6 +82,14 @@ def test_the_run_page_shows_parameters_metrics_and_checkpoints(seen: Seen) -> No
     page = seen.go_to_run()
     for name in ("rows.segment", "optimizer.learning_rate", "train/loss", "eval/bits_per_byte"):
         expect(page.get_by_text(name, exact=True).first).to_be_attached()
+    page.get_by_text("Parameters (", exact=False).first.evaluate(TO_THE_TOP)
+    keep(page, "2-parameters")
+    page.get_by_text("store (", exact=False).first.click()
+    expect(page.get_by_text("Data details for")).to_be_visible()
+    for said in ("documents:", "tokens:", "Path:"):
+        expect(page.get_by_text(said).first).to_be_visible()
+    keep(page, "2-dataset")
+    page = seen.go_to_run()
     expect(page.get_by_text(f"step_{STEPS:08d}-a0002").first).to_be_attached()
     expect(page.get_by_text("step_00000006-a0001").first).to_be_attached()
     page = seen.go(f"experiments/{seen.experiment}/models")
@@ -94,12 +102,11 @@ def test_the_curves_are_grouped_and_drawn(seen: Seen) -> None:
     drawn = page.locator(".js-plotly-plot path.js-line")
     for group, of in (("data", "document_starts"), ("eval", "bits_per_byte"), ("train", "loss")):
         # What is out of sight is not drawn.
-        page.get_by_text(group, exact=True).first.scroll_into_view_if_needed()
-        page.mouse.move(700, 700)
-        page.mouse.wheel(0, 500)
+        page.get_by_text(group, exact=True).first.evaluate(TO_THE_TOP)
         expect(page.get_by_role("heading", name=of, exact=True).last).to_be_attached()
         expect(drawn.last).to_be_attached()
         keep(page, f"4-{group}")
+        expect(page.get_by_text(group, exact=True).first).to_be_in_viewport()
     page.wait_for_function(
         "[...document.querySelectorAll('.js-plotly-plot path.js-line')]"
         ".some(line => line.getAttribute('d').split(/[LC]/).length >= 20)"

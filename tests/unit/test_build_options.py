@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from jobs.cli import longrow
+from jobs.prepare import store_line
 from jobs.show import describe, in_words
 from pipeline.build import build_store
 from pipeline.errors import DataError
@@ -232,3 +234,59 @@ def test_line_ends_are_kept_unless_they_are_asked_to_change(home: Path) -> None:
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         BuildSettings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["README"], "ignored     1 file of no known kind: README (named,"),
+        (
+            ["b.py", "c.py", "d.py"],
+            "ignored     3 files of no known kind: b.py, c.py, d.py (named,",
+        ),
+        (
+            [f"{i}.py" for i in range(4)],
+            "ignored     4 files of no known kind: 0.py, 1.py, 2.py, ... (",
+        ),
+        (["\x1b[2J.py"], "ignored     1 file of no known kind: \\x1b[2J.py (named,"),
+    ],
+)
+def test_every_reader_of_a_folder_says_which_files_it_left_out(
+    home: Path, capsys: pytest.CaptureFixture[str], names: list[str], said: str
+) -> None:
+    (home / "in/a.jsonl").unlink()
+    for name in names:
+        (home / "in" / name).write_text("left out")
+    model, store = str(home / "own.json"), str(home / "store")
+    words = [str(home / "in"), "--out"]
+    longrow.main(
+        ["tokenizer", *words, model, "--model-type", "byte"],
+        prog_name="longrow",
+        standalone_mode=False,
+    )
+    assert said in capsys.readouterr().out
+    longrow.main(
+        ["build", *words, store, "--tokenizer", model, "--no-ray"],
+        prog_name="longrow",
+        standalone_mode=False,
+    )
+    assert said in capsys.readouterr().out
+    report = build_store([str(home / "in")], tokenizer=model, out=store, settings=BuildSettings())
+    assert said.replace("ignored    ", "; ignored") in store_line(report, store)
+
+
+def test_what_was_to_be_skipped_and_is_nowhere_is_named(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skip = ("7", "nosuch", "a.jsonl:0", "a.jsonl:3", "b.txt:0")
+    report = build(home, skip=skip, max_bad="5%")
+    assert (report.rejected["skipped"], report.not_skipped) == (3, ("nosuch", "a.jsonl:3"))
+    assert "data.skip names no record by nosuch, a.jsonl:3" in store_line(report, "store")
+    (broken,) = (r for r in lines_of(home / "store/rejects.jsonl") if "broken JSON" in r)
+    bad = f"a.jsonl:{json.loads(broken)['record']}"  # left out, be it as a bad one
+    assert build(home, skip=(bad,), max_bad="5%").not_skipped == ()
+    words = ["build", str(home / "in"), "--out", str(home / "other"), "--max-bad", "5%"]
+    words += ["--tokenizer", str(home / "byte.json"), "--no-ray", "--skip", "nosuch"]
+    longrow.main(words, prog_name="longrow", standalone_mode=False)
+    assert "not skipped nosuch: no record has this id or place" in capsys.readouterr().out
+    assert build(home, max_bad="5%").not_skipped == ()

@@ -1,7 +1,9 @@
 """The doctor finds what was planted, says what to do, and leaves nothing behind."""
 
 import base64
+import errno
 import json
+import os
 import platform
 import socket
 import tomllib
@@ -116,7 +118,39 @@ def test_storage_that_takes_nothing_is_wrong(url: str) -> None:
     (found,) = storage(url, need=0)
     assert found.state == "wrong"
     assert found.found.startswith(url)
+    assert found.found.count(url) == 1
     assert "write, list and delete" in found.do
+    assert ("AWS_ACCESS_KEY_ID" in found.do) is ("://" in url)
+
+
+@pytest.mark.parametrize(
+    ("number", "do"),
+    [
+        (errno.ENOSPC, "Make room"),
+        (errno.EDQUOT, "Make room"),
+        (errno.EROFS, "mounted for writing"),
+        (errno.EACCES, "this user may write"),
+        (errno.ENOTDIR, "Name a folder"),
+    ],
+)
+def test_what_to_do_fits_what_the_disk_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, do: str
+) -> None:
+    def refuse(_url: str, _data: bytes) -> None:
+        raise OSError(number, os.strerror(number), str(tmp_path))
+
+    monkeypatch.setattr(doctor_storage, "write_whole", refuse)
+    (found,) = storage(str(tmp_path / "runs"), need=0)
+    assert os.strerror(number) in found.found
+    assert do in found.do
+    assert "object stores" not in found.do
+
+
+def test_a_temp_folder_without_room_is_said_to_be_moved_and_holds_no_checkpoint() -> None:
+    found = doctor_storage.scratch(need=MUCH)
+    assert found.state == "wrong"
+    assert "TMPDIR" in found.do
+    assert "checkpoint" not in found.do
 
 
 def test_a_bucket_that_is_missing_is_told_and_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +277,13 @@ def test_nobody_at_an_address_is_told_at_once() -> None:
     assert "RAY_AUTH_TOKEN" in found.do
 
 
+def test_the_port_of_rays_client_is_named_as_such() -> None:
+    (found,) = ray_cluster("ray://127.0.0.1:10001", {})
+    assert found.state == "wrong"
+    assert "Ray's client" in found.found
+    assert "host:6379 or http://host:8265" in found.found
+
+
 def test_a_ray_dashboard_is_asked_with_the_token(
     server: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +297,7 @@ def test_a_ray_dashboard_is_asked_with_the_token(
     assert states(ray_cluster(uri, {})) == ["ok", "ok"]
     says["wants"] = "Bearer abcd"
     (found,) = ray_cluster(uri, {})
-    assert "our token is not its token" in found.found
+    assert "our token is not its token. Set RAY_AUTH_TOKEN to the cluster's" in found.found
     assert "abc" not in str(found)
     says |= {"wants": None, "body": says["body"].replace(told["ray_version"], "2.0.0")}
     assert states(ray_cluster(uri, {})) == ["wrong", "note"]

@@ -218,6 +218,39 @@ def test_a_signal_that_a_library_swallows_is_not_forgotten(number: signal.Signal
     assert out == f"{number.name} was received\n"
 
 
+TWICE = """
+import atexit, os, signal, sys, time, click
+from jobs.entry import Job, run
+
+@atexit.register
+def end_of_a_library():
+    os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+    time.sleep(60)
+
+@click.command("wait", cls=Job)
+def wait():
+    print("begun")
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+
+run(wait, [])
+"""
+
+
+@pytest.mark.parametrize("second", ["SIGINT", "SIGTERM"])
+def test_a_second_signal_in_the_end_of_a_library_is_no_traceback(second: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE, second],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stderr == "longrow: Stopped by SIGTERM.\n"
+    assert done.stdout == "begun\n"
+    assert done.returncode == Exit.TERMINATED
+
+
 def test_a_wrong_option_is_bad_use_and_names_the_help() -> None:
     @click.command("build", cls=Job)
     def build() -> Outcome:

@@ -10,6 +10,7 @@ import pytest
 
 from jobs.build import showing
 from jobs.config import from_dict
+from jobs.drive import scored_now
 from jobs.prepare import prepare_store
 from jobs.progress import Progress
 from pipeline.progress import BuildProgress, Seen
@@ -81,3 +82,23 @@ def test_a_person_gets_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
         shown.show(1, 2)
         shown.show(2, 2)
     assert "tokenizing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kinds", "every", "held_out", "told"),
+    [
+        ([("step", 59), ("step", 60)], 0, 5_000, "Step 60: scoring 5,000 held-out tokens."),
+        ([("step", 40), ("checkpoint", 40)], 20, 5_000, "Step 40: scoring 5,000 held-out tokens."),
+        ([("step", 40)], 0, 5_000, ""),
+        ([("step", 41)], 20, 5_000, ""),
+        ([("step", 60)], 20, 0, ""),  # nothing is held out
+        ([("step", 60), ("evaluation", 60)], 20, 5_000, ""),  # done before it could be told
+        ([("checkpoint", 60)], 20, 5_000, ""),
+        ([], 20, 5_000, ""),
+    ],
+)
+def test_a_run_that_stands_still_to_be_scored_says_so(
+    kinds: list[tuple[str, int]], every: int, held_out: int, told: str
+) -> None:
+    lines = [{"kind": kind, "step": step} for kind, step in kinds]
+    assert scored_now(lines, every=every, last=60, held_out=held_out) == told

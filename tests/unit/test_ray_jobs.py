@@ -1,17 +1,20 @@
 """What a cluster says of its jobs, and what we make of it, without a cluster."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ray.job_submission import JobDetails, JobStatus, JobType
 
 from jobs import ray_jobs
-from jobs.entry import Exit
-from jobs.logs import settled
+from jobs.entry import Exit, Terminated
+from jobs.logs import follow_to_end, settled
 from jobs.ray_jobs import FOLDER, NUMBER, RUN, RayJob, RayJobs
 from jobs.status import last_line
 from jobs.submit import code_of
+from tests.command import code_of as run_command
 from trainer.errors import ConfigError
 
 
@@ -86,6 +89,26 @@ def test_a_job_is_waited_for_until_it_is_over_and_no_longer_than_asked(
     assert (ended.status, answers) == ("STOPPED", [])
 
 
+@pytest.mark.parametrize("signal", [KeyboardInterrupt, Terminated])
+def test_who_stops_looking_is_told_that_the_job_goes_on(
+    jobs: tuple[RayJobs, list[JobDetails]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    signal: type[BaseException],
+) -> None:
+    def follow(_job: str) -> Iterator[str]:
+        yield "step 1\n"
+        raise signal
+
+    cluster, _ = jobs
+    monkeypatch.setattr(cluster, "follow", follow)
+    with pytest.raises(signal):
+        follow_to_end(cluster, "a-1")
+    said = capsys.readouterr()
+    assert said.out == "step 1\n"
+    assert said.err == "a-1 goes on; `longrow logs -f a-1` follows it again.\n"
+
+
 @pytest.mark.parametrize(
     ("log", "last"),
     [
@@ -97,3 +120,48 @@ def test_a_job_is_waited_for_until_it_is_over_and_no_longer_than_asked(
 )
 def test_the_last_that_a_job_said_is_no_line_of_its_config(log: str, last: str) -> None:
     assert last_line(log) == last
+
+
+@pytest.mark.parametrize(
+    ("job", "refused"),
+    [
+        (told("mine-1", metadata={RUN: "mine", FOLDER: "/shared/runs/mine"}), True),
+        (told("mine", metadata={}), True),
+        (told("mine-1", JobStatus.STOPPED, metadata={RUN: "mine", FOLDER: "/shared/mine"}), False),
+        (told("mine-1", metadata={RUN: "mine", FOLDER: "HERE"}), False),
+        (told("other-1", metadata={RUN: "other", FOLDER: "/shared/runs/other"}), False),
+        (None, False),
+    ],
+)
+def test_a_name_of_a_run_here_and_of_a_job_that_runs_is_not_stopped_by_guess(
+    jobs: tuple[RayJobs, list[JobDetails]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    job: JobDetails | None,
+    refused: bool,
+) -> None:
+    cluster, listed = jobs
+    here = tmp_path / "runs/mine"
+    here.mkdir(parents=True)
+    (here / "config.json").write_text("{}")
+    if job is not None:
+        if job.metadata and job.metadata.get(FOLDER) == "HERE":
+            job.metadata[FOLDER] = str(here)
+        listed.append(job)
+
+    def come(address: str) -> tuple[RayJobs, None]:
+        if job is None:
+            raise ConfigError(f"nobody answers at {address}")
+        return cluster, None
+
+    monkeypatch.setattr(ray_jobs, "open_jobs", come)
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", cluster.address)
+    monkeypatch.chdir(tmp_path)
+    assert run_command("stop", "mine", "--wait-s", "0") is (Exit.BAD_USE if refused else Exit.DONE)
+    told = capsys.readouterr()
+    if refused and job is not None:
+        assert f"`longrow stop {here}`, or `longrow stop {job.submission_id}`" in told.err
+        assert run_command("stop", str(here), "--wait-s", "0") is Exit.DONE
+    else:
+        assert "was not running" in told.out

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from jobs import hearing
 from jobs.config import read_config
 from jobs.drive import _told_once, say
 from jobs.entry import Terminated, raise_on_sigterm
-from jobs.hearing import heard, kept_if_begun
+from jobs.hearing import LIVES_S, claimed, heard, kept_if_begun, taken_over
 from jobs.progress import Progress
 from tests.tiny_runs import tiny_plan
 from trainer.board import Board, Verdict
@@ -234,3 +235,20 @@ def test_a_folder_that_does_not_answer_for_a_moment_does_not_end_the_hearing(
         signal.signal(signal.SIGTERM, before)
     assert len(looks) == 3
     assert "the same command goes on with it" in said[0]
+
+
+def test_a_start_that_takes_over_a_run_that_lives_says_so(folder: RunFolder) -> None:
+    said: list[str] = []
+    with claimed(folder, first=True, say=said.append):
+        assert said == []  # a new run is nobody's
+        with claimed(folder, first=False, say=said.append):
+            assert said == []  # another rank of the same start
+        with claimed(folder, first=True, say=said.append):
+            assert len(said) == 1
+            assert "this start takes the run over" in said[0]
+    folder.rest()
+    with claimed(folder, first=True, say=said.append):
+        assert len(said) == 1  # it had ended
+    folder.beat()
+    assert taken_over(folder, now=time.time() + 3).endswith("and the other one ends.")
+    assert taken_over(folder, now=time.time() + LIVES_S + 1) == ""  # long dead
