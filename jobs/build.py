@@ -112,7 +112,7 @@ def in_words(report: BuildReport) -> str:
     if report.not_skipped:
         names = ", ".join(report.not_skipped)
         lines.append(
-            f"not skipped {visible(names)}: no record has this id or place (`longrow show STORE "
+            f"not skipped {names}: no record has this id or place (`longrow show STORE "
             "--doc N` shows both)"
         )
     if report.empty:

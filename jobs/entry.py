@@ -3,11 +3,13 @@
 import atexit
 import errno
 import json
+import math
 import os
 import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +24,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from jobs.visible import echo
+from trainer.signals import is_echo
 
 DISTRIBUTION = "longrow"
 PACKAGES = ("pipeline", "model", "trainer", "jobs")
@@ -311,7 +314,14 @@ _SENT: list[signal.Signals] = []
 
 
 def _raise_on(number: signal.Signals) -> None:
-    def handler(_number: int, _frame: FrameType | None) -> NoReturn:
+    last_s = -math.inf
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        nonlocal last_s
+        now = time.monotonic()
+        before_s, last_s = last_s, now
+        if is_echo(number, now - before_s):  # what ends now is not to be torn
+            return
         _SENT.append(number)
         raise KeyboardInterrupt if number is signal.SIGINT else Terminated
 

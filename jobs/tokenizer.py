@@ -10,7 +10,7 @@ import click
 from jobs.entry import Job, Outcome, run
 from jobs.options import settings_options
 from jobs.progress import Progress
-from jobs.visible import echo, visible
+from jobs.visible import echo
 from pipeline.corpus import Document, Plan, SourceOptions
 from pipeline.errors import DataError
 from pipeline.examine import examine
@@ -76,7 +76,7 @@ def ignored_in_words(names: Sequence[str]) -> str:
     """The files of walked folders that were left out, and how to have them taken."""
     first = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     count = f"{len(names):,} file{'s' if len(names) > 1 else ''} of no known kind"
-    return visible(f"{count}: {first} (named, also by a glob, a file is taken)")
+    return f"{count}: {first} (named, also by a glob, a file is taken)"
 
 
 def in_words(report: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import sys
 import shutil
 import signal
 import tempfile
@@ -58,6 +59,14 @@ def environment_of_a_file() -> Iterator[None]:
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def no_signal_was_sent() -> Iterator[None]:
+    """A signal that a test sends to this process is forgotten with it."""
+    yield
+    if entry := sys.modules.get("jobs.entry"):
+        entry._SENT.clear()
 
 
 @pytest.fixture(scope="session")

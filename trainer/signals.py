@@ -2,9 +2,12 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+ECHO_S = 1.0  # `timeout` and others send SIGTERM to a process and at once to its group: twice to it
 
 
 class StopWish:
@@ -16,6 +19,7 @@ class StopWish:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self._asked_s = -ECHO_S
 
     def reason(self) -> str:
         """Why to stop, for a person; empty when nobody asked."""
@@ -24,15 +28,23 @@ class StopWish:
     def ask(self, number: int, _frame: FrameType | None) -> None:
         """Take a signal: the first is remembered, a second ends at once, as the first would.
 
-        SIGHUP is no second: of a terminal that closes, the kernel and the shell each send one.
+        SIGHUP is no second: of a terminal that closes, the kernel and the shell each send one. Nor
+        is a SIGTERM that comes with the first.
         """
+        now = time.monotonic()
         if self.signal is not None:
-            if number == signal.SIGHUP:
+            same = number == self.signal
+            if number == signal.SIGHUP or (same and is_echo(number, now - self._asked_s)):
                 return
             if self.signal is signal.SIGINT:
                 raise KeyboardInterrupt
             raise SystemExit(int(signal.SIGTERM))
-        self.signal = signal.Signals(number)
+        self.signal, self._asked_s = signal.Signals(number), now
+
+
+def is_echo(number: int, after_s: float) -> bool:
+    """Whether a signal, `after_s` after the one before it, is but the same one sent twice."""
+    return number == signal.SIGTERM and after_s < ECHO_S
 
 
 @contextmanager

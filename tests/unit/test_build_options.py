@@ -9,6 +9,7 @@ import pytest
 from jobs.cli import longrow
 from jobs.prepare import store_line
 from jobs.show import describe, in_words
+from jobs.visible import visible
 from pipeline.build import build_store
 from pipeline.errors import DataError
 from pipeline.finish import BuildReport
@@ -272,7 +273,7 @@ def test_every_reader_of_a_folder_says_which_files_it_left_out(
     )
     assert said in capsys.readouterr().out
     report = build_store([str(home / "in")], tokenizer=model, out=store, settings=BuildSettings())
-    assert said.replace("ignored    ", "; ignored") in store_line(report, store)
+    assert said.replace("ignored    ", "; ignored") in visible(store_line(report, store))
 
 
 def test_what_was_to_be_skipped_and_is_nowhere_is_named(

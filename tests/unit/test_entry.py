@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -216,6 +217,38 @@ def test_a_signal_that_a_library_swallows_is_not_forgotten(number: signal.Signal
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert out == f"{number.name} was received\n"
+
+
+TORN = """
+import os, signal, sys, time, click
+from jobs.entry import Job, raise_on_sigterm, run
+
+@click.command("wait", cls=Job)
+def wait():
+    raise_on_sigterm()
+    try:
+        print("begun", flush=True)
+        time.sleep(60)
+    finally:
+        time.sleep(0.3)  # the second one comes
+        print("cleaned up", flush=True)
+
+run(wait, [])
+"""
+
+
+def test_what_a_sigterm_ends_is_not_torn_by_its_echo() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", TORN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    for _ in range(2):  # as `timeout` does
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+    out, err = process.communicate(timeout=60)
+    assert (out, err) == ("cleaned up\n", "longrow: Stopped by SIGTERM.\n")
+    assert process.returncode == Exit.TERMINATED
 
 
 TWICE = """

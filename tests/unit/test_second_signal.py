@@ -72,6 +72,7 @@ def test_a_second_signal_ends_a_run_while_its_checkpoint_is_still_being_written(
         os.kill(os.getpid(), number)
 
     monkeypatch.setattr(saver, "write_part", write_part)
+    monkeypatch.setattr("trainer.signals.ECHO_S", 0.0)  # the second one is meant
     presses = threading.Thread(target=person, daemon=True)
     presses.start()
     try:

@@ -61,6 +61,23 @@ def test_the_first_signal_after_longrow_stop_ends_at_once(
     assert not asked_to_stop(folder)
 
 
+def test_a_sigterm_that_is_sent_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("trainer.signals.time.monotonic", lambda: now[0])
+    for number, ends in ((signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)):
+        wish = StopWish()
+        wish.ask(number, None)
+        now[0] += 0.01
+        if number == signal.SIGTERM:  # `timeout` sends it to the process, and to its group
+            wish.ask(number, None)
+        else:  # two presses are two
+            with pytest.raises(ends):
+                wish.ask(number, None)
+        now[0] += 1.5
+        with pytest.raises(ends):
+            wish.ask(number, None)
+
+
 def test_a_terminal_that_hangs_up_asks_and_never_ends_at_once() -> None:
     before = signal.getsignal(signal.SIGHUP)
     with stop_wish() as wish:
