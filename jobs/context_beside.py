@@ -78,7 +78,7 @@ def measure_beside(
         )
         curves.append(
             ContextCurve(
-                label=f"{one.name}, memory {how.memory}",
+                label=f"{_short(one)}, memory {how.memory}",
                 points=points,
                 effective=effective,
                 by_place=(by_place[0].tolist(), by_place[-1].tolist()),
@@ -94,3 +94,8 @@ def measure_beside(
     )
     echo("\n".join(f"written: {place}" for place in kept))
     return Outcome(facts=facts | {"files": kept})
+
+
+def _short(found: Found) -> str:
+    """What tells two models of a picture apart: the run, where there is one."""
+    return found.folder.path.name if found.folder else found.name

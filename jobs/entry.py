@@ -192,7 +192,7 @@ def _unheard(error: OSError) -> Exit:
     """Say on stderr that stdout takes nothing, and let nothing more go there as we end."""
     if not isinstance(error, BrokenPipeError):
         message = f"Standard output: {error.strerror}. The command's work is done."
-        print(f"longrow: {message}", file=sys.stderr, flush=True)
+        echo(f"longrow: {message}", err=True)
     mute(sys.stdout)
     return Exit.FAILED
 

@@ -3,9 +3,9 @@
 import json
 import os
 import random
-import sys
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

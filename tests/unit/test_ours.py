@@ -139,11 +139,13 @@ def test_a_resume_takes_no_server_from_the_runs_own_config(
 
 @pytest.mark.parametrize("server", ["http://evil/api", "https://evil/api"])
 def test_a_file_of_mlflow_beside_a_run_names_no_server_for_its_artifacts(
-    server: str, stranger: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    server: str, stranger: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = SimpleNamespace(info=SimpleNamespace(artifact_uri=server, experiment_id="1"))
+    (tmp_path / "mlflow.db").touch()
+    info = SimpleNamespace(artifact_uri=server, experiment_id="1", run_id="7")
+    info = SimpleNamespace(info=info)
     client = SimpleNamespace(
-        tracking_uri="sqlite:////x/mlflow.db",
+        tracking_uri=f"sqlite:///{tmp_path}/mlflow.db",
         get_run=lambda _run_id: info,
         get_experiment_by_name=lambda _name: SimpleNamespace(experiment_id="1", tags={}),
         set_experiment_tag=lambda *_given: None,
