@@ -3,13 +3,14 @@
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.config import RunConfig
 from pipeline.growing import GrowingStore
 from pipeline.mixture import Mixture
+from pipeline.settings import BuildSettings
 from pipeline.store import Store
 from trainer.checkpoint import checkpoints, step_of
 from trainer.errors import ConfigError
@@ -111,10 +112,11 @@ def track(
             weights=weights,
             building=isinstance(store, GrowingStore),
         ),
-        params=_flat(config.to_dict()),
+        params=_params(config),
         tags=tags_of(config, corpora, weights=weights)
         | {
             "longrow.run": config.run.name,
+            "longrow.ended": "",  # of an earlier start
             "longrow.folder": folder.place,
             "longrow.store_fingerprint": store.fingerprint,
             "longrow.tokenizer_sha256": store.tokenizer_sha256,
@@ -143,6 +145,19 @@ def track(
     for path in checkpoints(folder.checkpoints):  # what an earlier start could not send
         tracker.checkpoint(name=path.name, step=step_of(path), uri=folder.named(str(path)))
     return Track(tracker)
+
+
+def _params(config: RunConfig) -> dict[str, str]:
+    """The config by dotted key, without what it does not say of a store that was built elsewhere."""
+    told = _flat(config.to_dict())
+    if config.data.inputs:
+        return told
+    of_builds = {"workers", "tokenizer", *(field.name for field in fields(BuildSettings))}
+    return {
+        key: value
+        for key, value in told.items()
+        if not (key.startswith("tokenizer.") or key.removeprefix("data.") in of_builds)
+    }
 
 
 def _parent(init: str) -> dict[str, str]:
