@@ -61,7 +61,7 @@ def measure_windows(
     *,
     lengths: tuple[int, ...] = LENGTHS,
     config: ModelConfig,
-    segment: int = 128,
+    segment: int = 256,
     repeats: int = 5,
     say: Say = lambda _: None,
 ) -> dict[str, Any]:

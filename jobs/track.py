@@ -148,7 +148,7 @@ def track(
 
 
 def _params(config: RunConfig) -> dict[str, str]:
-    """The config by dotted key, without what it does not say of a store that was built elsewhere."""
+    """The config by dotted key, without what says nothing of a store that was built elsewhere."""
     told = _flat(config.to_dict())
     if config.data.inputs:
         return told

@@ -67,9 +67,16 @@ def tiled_attention(
     right of each tile. Else they are computed again there.
     """
     product = product_type(k)
-    # Contiguous: products in bf16 with the strided keys of a projection take three times as long.
-    inputs = (x.to(product).contiguous() for x in (*q, k, v, r))
+    inputs = (_laid(x.to(product)) for x in (*q, k, v, r))
     return _Tiled.apply(*inputs, seen, drop, keep)
+
+
+def _laid(x: Tensor) -> Tensor:
+    """`x` with matrices of one piece, in which its last two axes lie; a copy if they do not.
+
+    Products in bf16 with the strided keys of a projection take three times as long.
+    """
+    return x if x.stride()[-2:] == (x.shape[-1], 1) else x.contiguous()
 
 
 class _Tiled(torch.autograd.Function):
@@ -137,7 +144,14 @@ def _weights(tile: _Tile, qu: Tensor, qv: Tensor, k: Tensor, r: Tensor, seen: Si
     _, B, L, _ = qu.shape
     by_distance = torch.bmm(tile.of_queries(qv), tile.of_distances(r).mT)  # (X, L, K + 1)
     hidden = seen.hidden.view(B, L, -1)[tile.row, tile.queries, -(tile.keys + 1) :]
-    by_distance.masked_fill_(hidden, -torch.inf)
+    far = seen.far[tile.row, tile.queries]
+    if far.device.type == "cpu":  # elsewhere it would be waited for
+        # All queries see the distances up to the least `far`, which are the last columns but one.
+        some = max(0, tile.keys - 1 - int(far.min()))
+        by_distance[:, :, :some].masked_fill_(hidden[:, :some], -torch.inf)
+        by_distance[:, :, -1] = -torch.inf
+    else:
+        by_distance.masked_fill_(hidden, -torch.inf)
     scores = torch.baddbmm(slide(by_distance), tile.of_queries(qu), tile.of_keys(k).mT)
     if scores.dtype in (torch.bfloat16, torch.float16):
         return torch.softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype)
