@@ -34,6 +34,8 @@ SMALLER = {
     "trainer.steps=11_000": "trainer.steps=13",
     "4096": "290",
     "0,64,128,256": "0,16",
+    "0,16,32,48,64,80,96,112,128,192,256": "0,8,16",
+    "64": "16",
     "1003854": "3400",
     "+1003855": "+3401",
     "1024": "100",
@@ -62,7 +64,7 @@ def run_block(kind: str, text: str) -> None:
         name = text.split("\n", 1)[0].removeprefix("# ")
         Path(name).write_text(text, encoding="utf-8")
         return
-    for line in text.strip().split("\n"):
+    for line in text.strip().replace("\\\n", " ").split("\n"):
         words = [SMALLER.get(word, word) for word in shlex.split(line)]
         if words[0] in ("head", "tail"):
             *cut, _, name = words  # the last two are "> FILE"
