@@ -68,7 +68,7 @@ def _record(found: Found, name: str, *, rows: Sequence[Mapping[str, Any]], pictu
     try:
         known = record_of(folder)
         if known and known["run_id"]:
-            from trainer.tracking import add_to_run
+            from trainer.mlflow_run import add_to_run
 
             add_to_run(known["uri"], known["run_id"], files=[picture], tables=tables)
     except ConfigError as error:

@@ -14,7 +14,6 @@ from jobs.entry import raise_on_sigterm
 from jobs.hearing import claimed, heard
 from jobs.progress import Progress
 from jobs.tokenizer import ignored_in_words
-from jobs.visible import visible
 from pipeline.build import build_store
 from pipeline.files import exists, join, write_whole
 from pipeline.finish import BuildReport
@@ -154,7 +153,7 @@ def store_line(report: BuildReport, store: str) -> str:
     """What was built, in a sentence."""
     ignored = f"; ignored {ignored_in_words(report.ignored)}" if report.ignored else ""
     if report.not_skipped:
-        ignored += visible(f"; data.skip names no record by {', '.join(report.not_skipped)}")
+        ignored += f"; data.skip names no record by {', '.join(report.not_skipped)}"
     return (
         f"Store: {report.documents:,} documents, {report.tokens:,} tokens in {report.parts:,} "
         f"part{'s' if report.parts != 1 else ''}; "

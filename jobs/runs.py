@@ -129,7 +129,7 @@ def _reap(folder: "RunFolder", *, status: str) -> bool:
     known = record_of(folder)
     if not known:
         return False
-    from trainer.tracking import end_if_running
+    from trainer.mlflow_run import end_if_running
 
     return end_if_running(known["uri"], known["run_id"], key=known.get("key", ""), status=status)
 

@@ -90,7 +90,8 @@ def track(
     if uri == OFF or (config.cluster.launcher == "local" and os.environ.get("RANK", "0") != "0"):
         return Track(None)
     from jobs.describe_run import count_weights, describe, tags_of
-    from trainer.tracking import CorpusInput, TrackedRun, Tracker
+    from trainer.mlflow_run import TrackedRun
+    from trainer.tracking import CorpusInput, Tracker
 
     corpora = _corpora(store)
     weights = count_weights(replace(config.model, vocab_size=store.vocab_size))

@@ -1,4 +1,4 @@
-"""The run in MLflow: one run across all restarts, one writer, and the only file that knows MLflow.
+"""What a run says to MLflow while it trains: one run across all restarts, and one writer.
 
 The driver hands things in and never waits: a thread sends them. What MLflow does not take is tried
 again and told; the training does not wait for it, and metrics.jsonl in the run folder stays the
@@ -6,13 +6,10 @@ truth, from which a later start fills in what is missing.
 """
 
 import json
-import logging
-import os
-import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,14 +22,22 @@ from mlflow.entities import (
     LoggedModelOutput,
     LoggedModelStatus,
     Metric,
-    Param,
-    RunTag,
 )
-from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from pipeline.errors import DataError
 from trainer.errors import ConfigError
+from trainer.mlflow_run import (
+    MODEL_TYPE,
+    Held,
+    TrackedRun,
+    begin,
+    client_of,
+    first_line,
+    go_on,
+    is_away,
+    known_run,
+)
 from trainer.temp_folder import temp_folder
 
 LINES = 30  # a call; MLflow takes at most 1,000 metrics in one
@@ -40,19 +45,6 @@ TRIES = 3  # of one thing, before it is told and left out
 PERIOD_S = 2.0
 CLOSE_S = 60.0
 ANSWER_S = 10.0  # that a server may take to say whether it knows a run; its first step waits for it
-# How MLflow says that its server does not answer, or not now, or not to us, or that the database is
-# another's: no fault of what was sent.
-AWAY = re.compile(
-    r"failed with (timeout )?exception|error code (401|403|408|429|5\d\d)|"
-    "OperationalError|DatabaseError|is locked"
-)
-# A server that hangs is given up soon: what it misses is sent again.
-PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
-MODEL_TYPE = "longrow-checkpoint"
-KIND = "mlflow.experimentKind"  # which of MLflow's pages a person sees: those of training
-NOTE = "mlflow.note.content"
-KEY = "longrow.key"
-PARAM_CHARS = 500
 TAG_CHARS = 4_000
 # How a verdict stands in MLflow. Of an overtaken run the status is another process's to set.
 STATUS = {
@@ -83,30 +75,6 @@ class CorpusInput:
     profile: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackedRun:
-    """What MLflow is told about a run.
-
-    Attributes:
-        experiment: Made where there is none of this name.
-        artifacts: Where a new experiment keeps its files; None leaves it to the server.
-        name: Of a new run.
-        params: Logged once, when the run is new.
-        tags: Set at every start.
-        description: Of a new run, in Markdown; what a person makes of it stays.
-        key: Of a new run, and known to its folder before MLflow has it: by this it is found again
-            if its id was never written down.
-    """
-
-    experiment: str
-    artifacts: str | None
-    name: str
-    params: dict[str, str]
-    tags: dict[str, str]
-    description: str = ""
-    key: str = ""
-
-
 class Tracker:
     """Sends a run to MLflow from a thread of its own.
 
@@ -120,7 +88,7 @@ class Tracker:
         run_id: str,
         run: TrackedRun,
         *,
-        held: "Held | None",
+        held: Held | None,
         warn: Callable[[str], None],
         counts: Callable[[dict[str, Any]], bool] = lambda _line: True,
     ) -> None:
@@ -175,18 +143,18 @@ class Tracker:
         Raises:
             ConfigError: A new run cannot be begun there.
         """
-        connect = partial(_client, uri)
+        connect = partial(client_of, uri)
         try:
-            if run_id and _in_time(lambda: _known(connect(), run_id), wait_s=ANSWER_S):
+            if run_id and _in_time(lambda: known_run(connect(), run_id), wait_s=ANSWER_S):
                 # What MLflow has, the thread looks.
                 return cls(connect, run_id, run, held=None, warn=warn, counts=counts)
             client = connect()
-            run_id = _begin(client, run)
-            held = _go_on(client, run_id, run)
+            run_id = begin(client, run)
+            held = go_on(client, run_id, run)
         except ConfigError:
             raise
         except Exception as error:
-            first = _first(error)[:200]
+            first = first_line(error)[:200]
             if run_id:
                 warn(
                     f"MLflow at {uri} cannot be used now: {first}. Training begins all the same; "
@@ -334,7 +302,7 @@ class Tracker:
             return True
         try:
             if not self._connected:
-                self._held = _go_on(self._client, self.run_id, self._run)
+                self._held = go_on(self._client, self.run_id, self._run)
                 self._connected = True
         except Exception as error:  # noqa: BLE001 - whatever MLflow meets, the record goes on
             self._tell(error)
@@ -406,11 +374,11 @@ class Tracker:
             act()
         except Exception as error:  # noqa: BLE001 - whatever MLflow meets, the record goes on
             self._tries += 1
-            away = _is_away(error)
+            away = is_away(error)
             if away or self._tries < TRIES:  # that it cannot be reached is no fault of the act
                 self._tell(error)
                 return False
-            what = f"{type(error).__name__}: {_first(error)[:160]}"  # never a page of SQL
+            what = f"{type(error).__name__}: {first_line(error)[:160]}"  # never a page of SQL
             self._warn(f"MLflow did not record one thing ({what}).")
         self._tries = 0
         return True
@@ -418,105 +386,16 @@ class Tracker:
     def _tell(self, error: Exception, *, of_folder: bool = False) -> None:
         if not self._warned:
             self._warned = True
-            does = "does not answer" if _is_away(error) else "refuses what it is sent"
+            does = "does not answer" if is_away(error) else "refuses what it is sent"
             what, where = (
                 ("The run's folder cannot be read", "in MLflow")
                 if of_folder
                 else (f"MLflow {does}", "there")
             )
             self._warn(
-                f"{what} ({_first(error)[:160]}). Training goes on; "
+                f"{what} ({first_line(error)[:160]}). Training goes on; "
                 f"what is missing {where} is kept and sent later."
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What MLflow has of a run; the tracker adds what it sends.
-
-    Attributes:
-        steps: The time, in ms since 1970, that each step is logged with; under "step" that of
-            the metrics of steps, and that of an evaluation's under their keys.
-        scores: What the evaluation of a step found.
-        models: By step: the logged models of its checkpoints, id by name.
-        scored: Ids of those that know what they scored.
-    """
-
-    steps: dict[str, dict[int, int]]
-    scores: dict[int, list[Metric]]
-    models: dict[int, dict[str, str]]
-    scored: set[str]
-
-
-def _go_on(client: MlflowClient, run_id: str, told: TrackedRun) -> Held:
-    """Say that the run goes on, with what is missing of its beginning; look at what MLflow has."""
-    client.update_run(run_id, status="RUNNING")
-    run = client.get_run(run_id)
-    _check_artifacts(client.tracking_uri, run.info.artifact_uri)
-    experiment_id = run.info.experiment_id
-    params = {key: value for key, value in told.params.items() if key not in run.data.params}
-    tags = {**told.tags} if NOTE in run.data.tags else {**told.tags, NOTE: told.description}
-    client.log_batch(
-        run_id,
-        params=[Param(key, value[:PARAM_CHARS]) for key, value in params.items()],
-        tags=[RunTag(key, value) for key, value in tags.items()],
-    )
-    held = Held(
-        steps={
-            kind: {one.step: one.timestamp for one in client.get_metric_history(run_id, key)}
-            for kind, key in [
-                ("step", "train/step_seconds"),
-                *((key, key) for key in run.data.metrics if key.startswith("eval/")),
-            ]
-        },
-        scores={},
-        models={},
-        scored=set(),
-    )
-    token = None
-    while True:
-        page = client.search_logged_models(
-            [experiment_id], filter_string=f"source_run_id = '{run_id}'", page_token=token
-        )
-        for model in page:
-            if model.model_type == MODEL_TYPE:
-                held.models.setdefault(int(model.params["step"]), {})[model.name] = model.model_id
-                if model.metrics:
-                    held.scored.add(model.model_id)
-        token = page.token
-        if not token:
-            return held
-
-
-def _check_artifacts(uri: str, artifacts: str | None) -> None:
-    """Take no server from a file, which may be a stranger's: MLflow would send it our password.
-
-    Raises:
-        ConfigError: The file names one.
-    """
-    if uri.startswith("sqlite:") and (artifacts or "").startswith(("http:", "https:", "dbfs:")):
-        raise ConfigError(
-            f"{uri} has the run's artifacts at {artifacts}, and a server is taken from the "
-            "environment alone, for it gets what opens it. Set MLFLOW_TRACKING_URI to the server."
-        )
-
-
-def _is_away(error: Exception) -> bool:
-    return isinstance(error, OSError) or AWAY.search(str(error)) is not None
-
-
-def _first(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-def _known(client: MlflowClient, run_id: str) -> str:
-    """The id of a run that MLflow holds; empty if its database was lost or emptied since."""
-    try:
-        return client.get_run(run_id).info.run_id
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        return ""
 
 
 def _in_time(ask: Callable[[], str], *, wait_s: float) -> str:
@@ -538,130 +417,3 @@ def _in_time(ask: Callable[[], str], *, wait_s: float) -> str:
     if not answers:
         raise TimeoutError(f"it has not answered in {wait_s:.0f} s")
     return answers[0]
-
-
-def _client(uri: str) -> MlflowClient:
-    for name, value in PATIENCE.items():
-        os.environ.setdefault(name, value)
-    logging.getLogger("mlflow").setLevel(logging.WARNING)  # not how it makes its tables
-    # Nor a traceback each time that a database is locked or gone: it raises too, and we tell.
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-    return MlflowClient(tracking_uri=uri)
-
-
-def _recorded(uri: str, run_id: str) -> MlflowClient:
-    """A client of the MLflow that has run `run_id`.
-
-    Raises:
-        ConfigError: It has it no more.
-    """
-    again = f"Put it back; without it, `longrow resume` of run {run_id} begins another record."
-    if _is_missing(uri):
-        raise ConfigError(f"MLflow's file {_file(uri)} is not there any more. {again}")
-    client = _client(uri)
-    if not _known(client, run_id):
-        raise ConfigError(f"MLflow at {uri} has lost what it had of this run. {again}")
-    return client
-
-
-def _file(uri: str) -> Path:
-    return Path(uri.removeprefix("sqlite:///").partition("?")[0])
-
-
-def _is_missing(uri: str) -> bool:
-    """Whether MLflow's own file is not there; asked for anything, MLflow would make one."""
-    return uri.startswith("sqlite:///") and not _file(uri).is_file()
-
-
-def _begin(client: MlflowClient, run: TrackedRun) -> str:
-    """A new MLflow run, or the one that an earlier start made and did not come to write down."""
-    found = client.get_experiment_by_name(run.experiment)
-    experiment_id = (
-        found.experiment_id
-        if found
-        else client.create_experiment(run.experiment, artifact_location=run.artifacts)
-    )
-    if not found or KIND not in found.tags:
-        client.set_experiment_tag(experiment_id, KIND, "custom_model_development")
-    if run.key and (begun := _run_of(client, run.key, [experiment_id])):
-        return begun
-    return client.create_run(
-        experiment_id, run_name=run.name, tags={KEY: run.key} if run.key else None
-    ).info.run_id
-
-
-def _run_of(client: MlflowClient, key: str, experiment_ids: list[str]) -> str:
-    """The id of the run that has this key; empty if there is none."""
-    found = client.search_runs(experiment_ids, f"tags.`{KEY}` = '{key}'", max_results=1)
-    return found[0].info.run_id if found else ""
-
-
-def end_if_running(uri: str, run_id: str, *, key: str = "", status: str = "KILLED") -> bool:
-    """Set a run that is RUNNING to `status`; whether it was.
-
-    Args:
-        uri: MLflow's tracking address.
-        run_id: The run; empty where its start did not come to write it down.
-        key: Finds it then; MLflow may have no such run at all.
-        status: What it is to be.
-
-    Raises:
-        ConfigError: MLflow cannot be reached there, or does not know the run.
-    """
-    try:
-        if not run_id and _is_missing(uri):  # it was never begun
-            return False
-        client = _recorded(uri, run_id) if run_id else _client(uri)
-        if not run_id:
-            everywhere = [one.experiment_id for one in client.search_experiments()]
-            run_id = _run_of(client, key, everywhere)
-        if not run_id or client.get_run(run_id).info.status != "RUNNING":
-            return False
-        client.set_terminated(run_id, status)
-    except ConfigError:
-        raise
-    except Exception as error:  # a database that is damaged or full says so in many ways
-        raise ConfigError(
-            f"MLflow at {uri} cannot be used for run {run_id} ({_first(error)[:160]}). "
-            "Start its server, or put its file back, and try again."
-        ) from error
-    return True
-
-
-def add_to_run(
-    uri: str,
-    run_id: str,
-    *,
-    files: Iterable[Path],
-    tables: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> None:
-    """Add pictures and tables to a run that exists; its status and metrics stay as they are.
-
-    A table that is there already is left alone, for MLflow would append to it.
-
-    Args:
-        uri: MLflow's tracking address.
-        run_id: The run.
-        files: Pictures.
-        tables: Rows by the name of the artifact.
-
-    Raises:
-        ConfigError: MLflow cannot be reached there, or does not know the run.
-    """
-    try:
-        client = _recorded(uri, run_id)
-        _check_artifacts(uri, client.get_run(run_id).info.artifact_uri)
-        for file in files:
-            client.log_artifact(run_id, str(file), "pictures")
-        for name, rows in tables.items():
-            there = {found.path for found in client.list_artifacts(run_id, str(Path(name).parent))}
-            if name not in there:
-                columns = {key: [row[key] for row in rows] for key in rows[0]}
-                client.log_table(run_id, columns, name)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"MLflow at {uri} did not take it ({_first(error)[:160]}). Start its server, or put "
-            "its file back, and evaluate again; the run's folder has everything all the same."
-        ) from error

@@ -178,12 +178,12 @@ def test_a_record_that_does_not_answer_costs_a_sentence_and_no_number(
 def test_where_tracking_is_off_nothing_is_asked_of_mlflow(
     box: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import trainer.tracking
+    import trainer.mlflow_run
 
     def never(*_given: object, **_named: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(trainer.tracking, "add_to_run", never)
+    monkeypatch.setattr(trainer.mlflow_run, "add_to_run", never)
     assert code_of("evaluate", "run", "--memory", "4") == 0
     known = (box / "runs" / "tracked" / "mlflow.json").read_text()
     (box / "runs" / "run" / "mlflow.json").write_text(known)  # tracked once, switched off since

@@ -14,7 +14,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 from werkzeug.serving import BaseWSGIServer, make_server
 
-from trainer.tracking import AWAY, TRIES, TrackedRun, Tracker
+from trainer.mlflow_run import AWAY, TrackedRun
+from trainer.tracking import TRIES, Tracker
 
 Answer = Callable[..., Any]  # WSGI's start_response
 TROUBLES = ["away", "403", "500", "503", "hangs"]

@@ -10,7 +10,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from trainer.errors import ConfigError
-from trainer.tracking import CorpusInput, TrackedRun, Tracker
+from trainer.mlflow_run import TrackedRun
+from trainer.tracking import CorpusInput, Tracker
 
 PARAMS = {"rows.rows": "4", "data.inputs": "x" * 2_000}
 

@@ -14,6 +14,7 @@ WITH_RAY_OR_MLFLOW = {
     "trainer.board_actor",
     "trainer.launch_ray",
     "trainer.scorer_actor",
+    "trainer.mlflow_run",
     "trainer.tracking",
     "trainer.pictures",
 }

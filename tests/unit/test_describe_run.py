@@ -13,8 +13,9 @@ from jobs.track import track
 from model.config import ModelConfig
 from model.transformer_xl import TransformerXL
 from pipeline.store import Store
+from trainer.mlflow_run import TrackedRun
 from trainer.remote_run import open_run
-from trainer.tracking import CorpusInput, TrackedRun, Tracker
+from trainer.tracking import CorpusInput, Tracker
 
 CORPORA = [
     Corpus(

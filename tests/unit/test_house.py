@@ -32,7 +32,7 @@ OWNERS = {
     },
     "sentencepiece": {"pipeline/tokenizer.py"},
     "fsspec": {"pipeline/files.py"},
-    "mlflow": {"trainer/tracking.py"},
+    "mlflow": {"trainer/mlflow_run.py", "trainer/tracking.py"},
     "matplotlib": {"trainer/pictures.py"},
     "safetensors": {"model/weights.py", "trainer/checkpoint.py"},
     "pydantic": {"jobs/config.py"},

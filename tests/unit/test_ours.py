@@ -14,7 +14,7 @@ from jobs.find import Found
 from jobs.keep import keep
 from jobs.mlflow_login import NAMES, OTHERS, TOKEN
 from tests.command import code_of
-from trainer import tracking
+from trainer import mlflow_run, tracking
 from trainer.errors import ConfigError
 from trainer.run_folder import RunFolder
 
@@ -108,7 +108,7 @@ def test_a_strangers_database_and_a_damaged_record_are_not_asked(
         raise AssertionError
 
     monkeypatch.delenv("MLFLOW_TRACKING_TOKEN")
-    monkeypatch.setattr(tracking, "end_if_running", never)
+    monkeypatch.setattr(mlflow_run, "end_if_running", never)
     a_run().write_json("mlflow.json", known)
     assert code_of("runs", "reap") == 1
     assert stranger.told == []
@@ -153,10 +153,11 @@ def test_a_file_of_mlflow_beside_a_run_names_no_server_for_its_artifacts(
         log_batch=lambda *_given, **_named: None,
         update_run=lambda *_given, **_named: None,
     )
-    monkeypatch.setattr(tracking, "_client", lambda _uri: client)
+    monkeypatch.setattr(mlflow_run, "client_of", lambda _uri: client)
+    monkeypatch.setattr(tracking, "client_of", lambda _uri: client)
     with pytest.raises(ConfigError, match="a server is taken from the environment alone"):
-        tracking.add_to_run(client.tracking_uri, "7", files=[Path("a.png")], tables={})
-    run = tracking.TrackedRun(experiment="e", artifacts=None, name="n", params={}, tags={})
+        mlflow_run.add_to_run(client.tracking_uri, "7", files=[Path("a.png")], tables={})
+    run = mlflow_run.TrackedRun(experiment="e", artifacts=None, name="n", params={}, tags={})
     with pytest.raises(ConfigError, match="a server is taken from the environment alone"):
         tracking.Tracker.start(client.tracking_uri, run, run_id="", warn=print)
     assert json.dumps(stranger.told) == "[]"

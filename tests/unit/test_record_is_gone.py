@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer import tracking
+from trainer import mlflow_run
 from trainer.errors import ConfigError
-from trainer.tracking import add_to_run, end_if_running
+from trainer.mlflow_run import add_to_run, end_if_running
 
 ACTS = [end_if_running, partial(add_to_run, files=(), tables={})]
 
@@ -26,7 +26,7 @@ def test_a_file_that_is_gone_is_named_and_not_made_anew(
 def test_a_run_that_mlflow_does_not_know_is_not_a_server_to_be_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking, "_known", lambda _client, _run_id: "")
+    monkeypatch.setattr(mlflow_run, "known_run", lambda _client, _run_id: "")
     file = tmp_path / "mlflow.db"
     file.touch()
     for act in ACTS:
@@ -43,5 +43,5 @@ def test_a_file_that_is_no_database_is_a_sentence_and_no_fault_of_what_was_sent(
     for act in ACTS:
         with pytest.raises(ConfigError, match=r"file is not a database") as caught:
             act(f"sqlite:///{file}", "1f")
-        assert tracking.AWAY.search(str(caught.value.__cause__))
+        assert mlflow_run.AWAY.search(str(caught.value.__cause__))
         assert "\n" not in str(caught.value)

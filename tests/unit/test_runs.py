@@ -57,7 +57,7 @@ def test_a_run_is_running_while_it_shows_life_and_no_longer(
 def test_only_runs_without_life_that_mlflow_calls_running_are_reaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from trainer import tracking
+    from trainer import mlflow_run
 
     asked: list[tuple[str, str]] = []
 
@@ -68,7 +68,7 @@ def test_only_runs_without_life_that_mlflow_calls_running_are_reaped(
             raise ConfigError("MLflow is away")
         return run_id != "told"
 
-    monkeypatch.setattr(tracking, "end_if_running", end)
+    monkeypatch.setattr(mlflow_run, "end_if_running", end)
     for name, beat, how in (
         ("alive", 5.0, ""),
         ("away", None, ""),

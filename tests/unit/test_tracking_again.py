@@ -13,8 +13,9 @@ from mlflow.tracking import MlflowClient
 from jobs.config import read_config
 from jobs.track import Track, track
 from pipeline.store import Store
+from trainer.mlflow_run import TrackedRun, end_if_running
 from trainer.run_folder import RunFolder
-from trainer.tracking import TrackedRun, Tracker, end_if_running
+from trainer.tracking import Tracker
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_a_run_whose_id_was_never_written_down_is_found_again(
     """The process ended when MLflow had the run, and its folder did not yet know it."""
     with monkeypatch.context() as patch:
         if left == "nothing of it":  # nor had it come to say what it is
-            patch.setattr("trainer.tracking._go_on", lambda *_: 1 / 0)
+            patch.setattr("trainer.tracking.go_on", lambda *_: 1 / 0)
         first = start(uri, tmp_path, key="k1")
         first._overtaken = True  # a killed process sends nothing more
     other = start(uri, tmp_path, key="k2")
