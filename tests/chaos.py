@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ranks import free_port, ranks_here
 from tests.tiny_runs import TOML
 from trainer.checkpoint import checkpoints, step_of
 from trainer.retention import PINNED
@@ -121,15 +122,13 @@ class Machine:
             )
         )
         self._starts += 1
-        port = str(free_port())
-        for rank in range(1 if self.launcher == "ray" else self.workers):
-            ranks = {"RANK": str(rank), "WORLD_SIZE": str(self.workers), "MASTER_PORT": port}
-            local = ranks | {"MASTER_ADDR": "127.0.0.1"} if self.launcher == "local" else {}
+        ranks = ranks_here(self.workers) if self.launcher == "local" else [{}]
+        for rank, told in enumerate(ranks):
             with self.log(rank).open("wb") as log:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "jobs.train", str(config)],
                     cwd=ROOT,
-                    env=self.environment | local,
+                    env=self.environment | told,
                     stdout=log,
                     stderr=log,
                 )
@@ -333,13 +332,6 @@ def send(pid: int, number: int) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         return
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _command(pid: int) -> str:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from jobs.cluster_look import look
-from tests.chaos import free_port
+from tests.ranks import free_port
 from trainer.errors import ConfigError
 from trainer.temp_folder import remove_folder
 

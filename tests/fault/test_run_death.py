@@ -7,7 +7,6 @@ import re
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ranks import ranks_here
 from tests.tiny_runs import TOML
 from trainer.run_folder import RunFolder
 
@@ -141,27 +141,18 @@ def undisturbed(tiny_store: Path) -> Iterator[list[tuple[int, float]]]:
     """The losses of the run that nothing happened to, by two workers without Ray."""
     box = Box(tiny_store)
     command = box.command(launcher="local")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = [
+    processes = [
         subprocess.Popen(
             command,
             cwd=ROOT,
-            env=box.environment
-            | {
-                "RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-            },
+            env=box.environment | rank,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-        for rank in range(2)
+        for rank in ranks_here(2)
     ]
-    said = [rank.communicate(timeout=120)[1].decode() for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+    said = [process.communicate(timeout=120)[1].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
     yield box.steps()
     box.remove()
 

@@ -21,8 +21,8 @@ import click
 import pytest
 
 from jobs.entry import Exit
-from tests.chaos import free_port
 from tests.command import code_of
+from tests.ranks import free_port, ranks_here
 from tests.ray_head import NAMES, Head
 from tests.tiny_runs import TOML
 from trainer.checkpoint import newest_whole, step_of
@@ -256,19 +256,18 @@ def _undisturbed(head: Head, config: str, steps: int) -> list[tuple[int, float]]
     words = [sys.executable, "-m", "jobs.train", config, "--set", f"trainer.steps={steps}"]
     words += ["--set", "run.name=whole", "--set", "cluster.launcher=local"]
     words += ["--set", "tracking.uri=off"]
-    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [
+    processes = [
         subprocess.Popen(
             words,
             cwd=ROOT,
-            env=head.environment | group | {"RANK": str(rank), "PYTHONPATH": str(ROOT)},
+            env=head.environment | rank | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-        for rank in range(2)
+        for rank in ranks_here(2)
     ]
-    said = [rank.communicate(timeout=120)[1].decode() for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+    said = [process.communicate(timeout=120)[1].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
     return steps_of(RunFolder(head.path / "runs" / "whole"))
 
 

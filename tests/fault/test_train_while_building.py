@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pipeline.build import build_store
 from pipeline.settings import BuildSettings
 from pipeline.store import Store
 from pipeline.tokenizer import train_tokenizer
+from tests.ranks import ranks_here
 from tests.tiny_runs import TOML
 from trainer.checkpoint import newest_whole, read_state
 from trainer.run_folder import RunFolder
@@ -162,11 +162,7 @@ def box(home: Path) -> Iterator[Box]:
 def undisturbed(home: Path) -> Iterator[tuple[list[tuple[int, float]], list[tuple[int, float]]]]:
     """Losses and evaluations of the run on the finished store, by two workers without Ray."""
     box = Box(home, store=home / "whole")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
+    processes = [
         box.start(
             "jobs.train",
             str(box.config),
@@ -174,13 +170,12 @@ def undisturbed(home: Path) -> Iterator[tuple[list[tuple[int, float]], list[tupl
             "rows.shuffle=none",
             "--set",
             "cluster.launcher=local",
-            RANK=str(rank),
-            **group,
+            **rank,
         )
-        for rank in range(2)
+        for rank in ranks_here(2)
     ]
-    said = [rank.communicate(timeout=120)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
     yield box.steps(), box.evaluations()
     box.remove()
 

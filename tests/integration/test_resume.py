@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from tests.ranks import ranks_here
 from tests.tiny_runs import TOML, tiny_plan
 from trainer import spikes
 from trainer import step as step_module
@@ -278,19 +278,15 @@ class Ranks:
         assert [process.returncode for process in processes] == [code] * len(ends), ends
 
     def _start(self, world_size: int) -> list[subprocess.Popen[bytes]]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        ranks = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1"}
         return [
             subprocess.Popen(
                 [sys.executable, "-m", "jobs.train", str(self._config)],
                 cwd=ROOT,
-                env=os.environ | ranks | {"MASTER_PORT": str(port), "RANK": str(rank)},
+                env=os.environ | rank,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
-            for rank in range(world_size)
+            for rank in ranks_here(world_size)
         ]
 
 

@@ -1,9 +1,5 @@
 """An update that is not finite is skipped and named; the rows move on, the weights stand still."""
 
-import os
-import socket
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.ranks import end_well, start_ranks
 from tests.tiny_runs import TOML, tiny_plan
 from trainer.board import Board, LocalReporter
 from trainer.checkpoint import checkpoints, load_weights, newest_whole, read_state
@@ -152,23 +149,7 @@ def test_what_is_not_finite_on_one_rank_is_skipped_on_all_and_named_with_the_row
 ) -> None:
     config = tmp_path / "run.toml"
     config.write_text((TOML + REST).format(folder=tmp_path / "runs", store=tiny_store))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        ranks = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-        ranks["MASTER_PORT"] = str(probe.getsockname()[1])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", OF_ONE_RANK, str(config)],
-            cwd=Path(__file__).parents[2],
-            env=os.environ | ranks | {"RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [process.communicate(timeout=240)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
+    end_well(start_ranks("-c", OF_ONE_RANK, str(config)))
     folder = RunFolder(tmp_path / "runs" / "run")
     lines = list(folder.lines())
     steps = [line for line in lines if line["kind"] == "step"]

@@ -1,11 +1,8 @@
 """A save that takes longer than a hang is no hang: two ranks wait for it, and for a slow disk."""
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.ranks import end_well, start_ranks
 from tests.tiny_runs import TOML
 from trainer.checkpoint import checkpoints, faults
 from trainer.run_folder import RunFolder
@@ -52,23 +49,7 @@ def test_a_save_and_a_check_that_outlast_the_hang_timeout_cost_nothing(
 ) -> None:
     config = tmp_path / "run.toml"
     config.write_text((TOML + REST).format(folder=tmp_path / "runs", store=tiny_store))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SLOW, str(config)],
-            cwd=ROOT,
-            env=os.environ | ranks | {"RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [process.communicate(timeout=240)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
+    end_well(start_ranks("-c", SLOW, str(config)))
     folder = RunFolder(tmp_path / "runs" / "run")
     assert len(folder.attempts()) == 1
     found = checkpoints(folder.checkpoints)

@@ -1,15 +1,13 @@
 """What the ranks of a local run leave behind when their process ends."""
 
-import os
-import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from subprocess import PIPE, STDOUT, Popen
+from subprocess import Popen
 
 import pytest
 
+from tests.ranks import start_ranks
 from tests.tiny_runs import TOML
 from trainer.run_folder import RunFolder
 
@@ -49,21 +47,7 @@ def start(tiny_store: Path, tmp_path: Path) -> Iterator[Callable[[int], list[Pop
         config = tmp_path / "run.toml"
         text = (TOML + REST).format(folder=tmp_path / "runs", store=tiny_store, steps=steps)
         config.write_text(text)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        ranks = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        processes.extend(
-            Popen(
-                [sys.executable, "-c", TELLING, str(config)],
-                cwd=ROOT,
-                env=os.environ | ranks | {"RANK": str(rank)},
-                stdout=PIPE,
-                stderr=STDOUT,
-                text=True,
-            )
-            for rank in range(2)
-        )
+        processes.extend(start_ranks("-c", TELLING, str(config)))
         return processes
 
     yield begin

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import free_port
+from tests.ranks import free_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "tracking.md"
 WAIT_S = 120.0
